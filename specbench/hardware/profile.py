@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from specbench.hardware.json_file import digest, read_object, write_object
+from specbench.hardware.json_file import digest, read_if_usable
+from specbench.results.files import write_json
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def seconds(curve: VerifyCurve, num_tokens: float) -> float:
 
 def load_curve(folder: Path, key: Mapping[str, Any]) -> VerifyCurve | None:
     """The stored curve of `key` (model, dtype, threads, CPU, versions, ...), or None."""
-    stored = read_object(_file(folder, key))
+    stored = read_if_usable(_file(folder, key))
     if not stored:
         return None
     return VerifyCurve({int(length): float(value) for length, value in stored["seconds"].items()}, stored["noisy"])
@@ -86,7 +87,8 @@ def load_curve(folder: Path, key: Mapping[str, Any]) -> VerifyCurve | None:
 def store_curve(folder: Path, key: Mapping[str, Any], curve: VerifyCurve) -> Path:
     """Write `curve` under the hash of `key` and return the file."""
     path = _file(folder, key)
-    write_object(path, {"key": dict(key), "seconds": dict(curve.seconds), "noisy": curve.noisy})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"key": dict(key), "seconds": dict(curve.seconds), "noisy": curve.noisy})
     return path
 
 

@@ -13,7 +13,8 @@ import psutil
 import torch
 
 from specbench.hardware.environment import cpu_model
-from specbench.hardware.json_file import digest, read_object, write_object
+from specbench.hardware.json_file import digest, read_if_usable
+from specbench.results.files import write_json
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,12 @@ def choose_num_threads(measure: Callable[[int], float], *, path: Path) -> int:
     machine = {"cpu": cpu_model(), "cores": cores}
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_name(path.name + ".lock")):
-        known = read_object(path)
+        known = read_if_usable(path)
         key = digest(machine)
         if key not in known:
             seconds = _measure(measure, candidates(cores))
             known[key] = {**machine, "num_threads": _fewest_fast(seconds), "seconds": seconds}
-            write_object(path, known)
+            write_json(path, known)
             log.info("decoding with %d CPU threads (measured; stored in %s)", known[key]["num_threads"], path)
         return int(known[key]["num_threads"])
 
