@@ -67,9 +67,7 @@ def _walk(draft: Draft, choose: Choose) -> tuple[list[int], int | None]:
         node = child + 1
 
 
-def _chooser(
-    draft: Draft, tokens: list[int], result: VerifyResult, how: tuple[Sampling, Draws, str]
-) -> Choose:
+def _chooser(draft: Draft, tokens: list[int], result: VerifyResult, how: tuple[Sampling, Draws, str]) -> Choose:
     sampling, draws, rule = how
     if sampling.greedy:
         assert result.argmax is not None

@@ -1,0 +1,298 @@
+"""A decoder-only transformer with control over every sublayer, written to be read.
+
+Sublayers are numbered b = 0..2L-1: even = attention of layer b // 2, odd = MLP of layer b // 2. Each includes its own
+norm and its residual add. Logits equal the library's; `tests/models` holds the parity tests.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specbench.models.attention import GROUPED_ROWS, GroupedQueryAttention, Rows, rms_norm
+from specbench.models.kv_cache import KVCache
+from specbench.models.linear import Linear, choose_path
+from specbench.models.rope import inverse_frequencies
+from specbench.models.spec import ModelSpec
+from specbench.types import Resume
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Which intermediate states a pass hands out: the residual stream after a sublayer (-1 = the embedding), or a
+    sublayer's output before the residual add."""
+
+    residuals: Collection[int] = ()
+    sublayer_outputs: Collection[int] = ()
+
+
+NO_TAPS = Taps()
+
+
+@dataclass(frozen=True)
+class Output:
+    """States of one pass over T rows: `hidden` is the residual stream at the end, `normed` after the final norm."""
+
+    hidden: Tensor  # [B, T, d]
+    normed: Tensor | None = None  # [B, T or 1, d]
+    logits: Tensor | None = None  # [B, T or 1, V]
+    residuals: Mapping[int, Tensor] = field(default_factory=dict)  # sublayer -> [B, T, d]
+    sublayer_outputs: Mapping[int, Tensor] = field(default_factory=dict)  # sublayer -> [B, T, d]
+
+
+class MLP:
+    """Gated MLP with fused gate and up projections."""
+
+    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.width = spec.intermediate_size
+        new = {"dtype": dtype, "device": device}
+        bias_in = torch.empty(2 * self.width, **new) if spec.mlp_bias else None
+        bias_out = torch.empty(spec.hidden_size, **new) if spec.mlp_bias else None
+        self.gate_up = Linear(torch.empty(2 * self.width, spec.hidden_size, **new), bias_in)
+        self.down = Linear(torch.empty(spec.hidden_size, self.width, **new), bias_out)
+
+    def slots(self, prefix: str) -> dict[str, Tensor]:
+        """Library tensor names under `prefix` (``...mlp.``) -> views into the fused weights."""
+        named: dict[str, Tensor] = {}
+        for fused, down, suffix in (
+            (self.gate_up.weight, self.down.weight, "weight"),
+            (self.gate_up.bias, self.down.bias, "bias"),
+        ):
+            if fused is not None and down is not None:
+                gate, up = fused.chunk(2)
+                named |= {f"{prefix}gate_proj.{suffix}": gate, f"{prefix}up_proj.{suffix}": up}
+                named[f"{prefix}down_proj.{suffix}"] = down
+        return named
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class Layer:
+    """Attention and MLP of one layer with their norms."""
+
+    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.attention = GroupedQueryAttention(spec, dtype=dtype, device=device)
+        self.mlp = MLP(spec, dtype=dtype, device=device)
+        self.norms = [torch.empty(spec.hidden_size, dtype=dtype, device=device) for _ in range(2)]
+
+    def slots(self, prefix: str) -> dict[str, Tensor]:
+        return {
+            f"{prefix}input_layernorm.weight": self.norms[0],
+            f"{prefix}post_attention_layernorm.weight": self.norms[1],
+            **self.attention.slots(f"{prefix}self_attn."),
+            **self.mlp.slots(f"{prefix}mlp."),
+        }
+
+    def linears(self) -> list[Linear]:
+        return [*self.attention.linears(), self.mlp.gate_up, self.mlp.down]
+
+
+class Decoder:
+    """The model: empty until a loader has filled `slots()` and called `finish()`."""
+
+    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.spec, self.dtype, self.device = spec, dtype, torch.device(device)
+        new = {"dtype": dtype, "device": self.device}
+        self.embedding = torch.empty(spec.vocab_size, spec.hidden_size, **new)
+        self.layers = [Layer(spec, dtype=dtype, device=self.device) for _ in range(spec.num_layers)]
+        self.norm = torch.empty(spec.hidden_size, **new)
+        head = self.embedding if spec.tied_embeddings else torch.empty_like(self.embedding)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self.head = Linear(head, out_dtype=wide)
+        self.linear_path = "library"
+        frequencies, self._rope_scale = inverse_frequencies(spec.rope, spec.head_dim, spec.max_positions)
+        self._frequencies = frequencies.to(self.device)
+
+    # ---- weights
+
+    def slots(self) -> dict[str, Tensor]:
+        """Library tensor name -> the view that a loader copies into; the head is absent when tied."""
+        named = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
+        for index, layer in enumerate(self.layers):
+            named |= layer.slots(f"model.layers.{index}.")
+        if not self.spec.tied_embeddings:
+            assert self.head.weight is not None
+            named["lm_head.weight"] = self.head.weight
+        return named
+
+    def finish(self, path: str = "auto") -> Decoder:
+        """Make loaded weights ready: `path` is library, packed (inference only) or auto = measured."""
+        for layer in self.layers:
+            layer.attention.finish()
+        self.linear_path = choose_path(self.dtype, self.device) if path == "auto" else path
+        if self.linear_path == "packed":
+            for linear in self.linears():
+                linear.pack()
+        return self
+
+    def linears(self) -> list[Linear]:
+        return [linear for layer in self.layers for linear in layer.linears()] + [self.head]
+
+    @property
+    def num_sublayers(self) -> int:
+        return 2 * self.spec.num_layers
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for `capacity` tokens."""
+        shapes = [layer.attention.buffers for layer in self.layers]
+        return KVCache(shapes, capacity=capacity, dtype=self.dtype, device=self.device)
+
+    # ---- passes
+
+    def forward(
+        self,
+        inputs: Tensor,
+        cache: KVCache | None = None,
+        *,
+        start: int = 0,
+        prefix: int | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        layers: tuple[int, int] | None = None,
+        skip: Collection[int] = (),
+        resume: Resume | None = None,
+        taps: Taps = NO_TAPS,
+        logits: Literal["all", "last", "none"] = "all",
+    ) -> Output:
+        """Run rows through layers; see the module for sublayer numbers.
+
+        `inputs`: ids [B, T] or hidden [B, T, d]. `start`: first cache slot written. `prefix` <= start: leading cache
+        rows that every new row sees. `positions` [T]: rotary positions (default start..). `mask` [T, T] bool: who sees
+        whom among the new rows (default causal). `layers`: half-open range. `skip`: sublayers left out. `resume`: the
+        first rows enter at a later layer; taps below it hold only the other rows. Without a cache any B and autograd
+        work; with one B is 1 and `cache.length` is left to the caller.
+        """
+        first, last = layers or (0, self.spec.num_layers)
+        place = (start, start if prefix is None else prefix)
+        if resume is not None:
+            inputs = self._catch_up(inputs, cache, resume, start=start, skip=skip)
+            first = resume.layer
+        hidden = self.embed(inputs) if inputs.dim() == 2 else inputs
+        rows = self._rows(hidden, place, positions, mask)
+        seen = _Seen(taps)
+        seen.residual(-1, hidden)
+        for index in range(first, last):
+            buffers = None if cache is None else cache.layers[index]
+            if 2 * index not in skip:
+                hidden = seen.add(2 * index, hidden, self._attention(index, hidden, rows, buffers))
+            if 2 * index + 1 not in skip:
+                hidden = seen.add(2 * index + 1, hidden, self._mlp(index, hidden))
+        if logits == "none":
+            return Output(hidden, residuals=seen.residuals, sublayer_outputs=seen.outputs)
+        normed = self.final_norm(hidden if logits == "all" else hidden[:, -1:])
+        return Output(hidden, normed, self.head(normed), seen.residuals, seen.outputs)
+
+    def sublayer(
+        self,
+        index: int,
+        hidden: Tensor,
+        cache: KVCache,
+        start: int,
+        prefix: int | None = None,
+        *,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Output [B, T, d] of sublayer `index`, before the residual add, of B branches that share a cached prefix.
+
+        Branches are causal chains of T rows at positions start.. that see `prefix` (default start) cache rows and
+        their own rows only. Nothing is written.
+        """
+        layer = self.layers[index // 2]
+        if index % 2:
+            return layer.mlp(self._normed(index, hidden))
+        rows = self._rows(hidden, (start, start if prefix is None else prefix), positions, None)
+        return layer.attention.branches(self._normed(index, hidden), rows, cache.layers[index // 2])
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embedding)
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        return rms_norm(hidden, self.norm, self.spec.norm_eps)
+
+    def _normed(self, index: int, hidden: Tensor) -> Tensor:
+        return rms_norm(hidden, self.layers[index // 2].norms[index % 2], self.spec.norm_eps)
+
+    def _attention(self, index: int, hidden: Tensor, rows: Rows, cache: dict[str, Tensor] | None) -> Tensor:
+        return self.layers[index].attention(self._normed(2 * index, hidden), rows, cache)
+
+    def _mlp(self, index: int, hidden: Tensor) -> Tensor:
+        return self.layers[index].mlp(self._normed(2 * index + 1, hidden))
+
+    def _catch_up(
+        self, inputs: Tensor, cache: KVCache | None, resume: Resume, *, start: int, skip: Collection[int]
+    ) -> Tensor:
+        """Bring the rows after the resumed ones to the layer where those wait: hidden [1, T, d]."""
+        done = resume.hidden.shape[0]
+        behind = self.forward(
+            inputs[:, done:], cache, start=start + done, layers=(0, resume.layer), skip=skip, logits="none"
+        )
+        return torch.cat([resume.hidden[None], behind.hidden], dim=1)
+
+    def _rows(self, hidden: Tensor, place: tuple[int, int], positions: Tensor | None, mask: Tensor | None) -> Rows:
+        start, prefix = place
+        count = hidden.shape[1]
+        if positions is None:
+            positions = torch.arange(start, start + count, device=self.device)
+        cos, sin = self._rotary(positions, hidden.dtype)
+        causal = mask is None and prefix == 0 and count > 1
+        bias = None if causal or (count == 1 and mask is None) else self._bias(count, prefix, mask, hidden.dtype)
+        groups = self.spec.num_heads // self.spec.num_kv_heads
+        small = bias is not None and count <= GROUPED_ROWS
+        grouped = bias.repeat(groups, 1) if bias is not None and small else None
+        return Rows(cos, sin, start, prefix, bias, grouped, causal)
+
+    def _bias(self, count: int, prefix: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+        visible = torch.ones(count, count, dtype=torch.bool, device=self.device).tril() if mask is None else mask
+        bias = torch.zeros(count, prefix + count, dtype=dtype, device=self.device)
+        bias[:, prefix:].masked_fill_(~visible, float("-inf"))
+        return bias
+
+    def _rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        angles = positions[:, None].float() * self._frequencies
+        cos, sin = angles.cos() * self._rope_scale, angles.sin() * self._rope_scale
+        return (
+            torch.cat([cos, cos], dim=-1)[:, None].to(dtype),
+            torch.cat([-sin, sin], dim=-1)[:, None].to(dtype),
+        )
+
+
+class _Seen:
+    """Collects the states that taps ask for."""
+
+    def __init__(self, taps: Taps) -> None:
+        self._taps = taps
+        self.residuals: dict[int, Tensor] = {}
+        self.outputs: dict[int, Tensor] = {}
+
+    def residual(self, index: int, hidden: Tensor) -> None:
+        if index in self._taps.residuals:
+            self.residuals[index] = hidden
+
+    def add(self, index: int, hidden: Tensor, output: Tensor) -> Tensor:
+        if index in self._taps.sublayer_outputs:
+            self.outputs[index] = output
+        hidden = hidden + output
+        self.residual(index, hidden)
+        return hidden
+
+
+@functools.lru_cache(maxsize=256)  # tree shapes repeat from step to step
+def ancestor_mask(parents: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Visibility [T, T] and depth [T] of a root row followed by a tree (`parents`: -1 = the root), T = k + 1."""
+    count = len(parents) + 1
+    seen = [[False] * count for _ in range(count)]
+    depth = [0] * count
+    seen[0][0] = True
+    for row, parent in enumerate(parents, start=1):
+        seen[row] = list(seen[parent + 1])
+        seen[row][row] = True
+        depth[row] = depth[parent + 1] + 1
+    return torch.tensor(seen, device=device), torch.tensor(depth, device=device)

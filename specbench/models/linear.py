@@ -1,0 +1,138 @@
+"""Matrix products of a decode step: few rows, large weights, so that reading the weights should be the whole cost.
+
+Three paths give the same product. `library` is torch's own linear. On CPUs without bfloat16 instructions torch
+multiplies T bfloat16 rows in T times the time of one row; there `packed` keeps the weights in FBGEMM's packed
+half-precision layout (float32 accumulation), which reads them once for all rows. bfloat16 weights are scaled by a
+power of two first, so that their eight significant bits survive. float32 on CPU multiplies a few rows as
+`weight @ rows^T`, padded to the row counts for which that is fast. Which path is used is measured once a process.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+PATHS = ("auto", "library", "packed")
+_PACK_CHUNK_ELEMENTS = 8 * 2**20  # bounds the float32 copy that packing needs to 32 MiB
+_HALF_TOP_EXPONENT = 14  # scaled weights stay below 2^15; half precision ends at 65504
+_FEW_ROWS = 128  # up to here weight @ rows^T beats rows @ weight^T in float32
+
+
+class Linear:
+    """y = x W^T + b for x [..., in]; the weight is [out, in] until it is packed.
+
+    `out_dtype` is the dtype of y (default: that of x).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> None:
+        self.weight: Tensor | None = weight
+        self.bias = bias
+        self.out_dtype = out_dtype
+        self._packed: list[torch.ScriptObject] = []
+        self._scale = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            y = self._packed_product(x)
+        elif _few_float32_rows(x, self.weight):
+            y = _weight_first(x, self.weight, self.bias)
+        else:
+            y = F.linear(x, self.weight, self.bias)
+        return y.to(self.out_dtype or x.dtype)
+
+    def pack(self, *, keep_weight: bool = False) -> None:
+        """Move the weight into the packed layout (inference only)."""
+        assert self.weight is not None
+        weight = self.weight
+        self._scale = _exact_half_scale(weight)
+        rows = max(1, _PACK_CHUNK_ELEMENTS // weight.shape[1])
+        self._packed = [
+            torch.ops.quantized.linear_prepack_fp16(chunk.float().mul_(self._scale), None)
+            for chunk in weight.split(rows)
+        ]
+        del weight
+        self.weight = None
+
+    def _packed_product(self, x: Tensor) -> Tensor:
+        x32 = x.float()
+        parts = [torch.ops.quantized.linear_dynamic_fp16(x32, part) for part in self._packed]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        if self._scale != 1.0:
+            y = y.mul_(1.0 / self._scale)
+        return y if self.bias is None else y + self.bias
+
+
+def _exact_half_scale(weight: Tensor) -> float:
+    """A power of two that lets `weight` be stored in half precision without loss (1.0 where none is needed)."""
+    if weight.dtype == torch.float16:
+        return 1.0
+    largest = float(weight.abs().max())
+    if largest == 0.0 or not math.isfinite(largest):
+        return 1.0
+    return 2.0 ** (_HALF_TOP_EXPONENT - math.frexp(largest)[1] + 1)
+
+
+def _few_float32_rows(x: Tensor, weight: Tensor) -> bool:
+    rows = x.numel() // x.shape[-1]
+    return x.dtype == torch.float32 and x.device.type == "cpu" and rows <= _FEW_ROWS and not _needs_grad(x, weight)
+
+
+def _needs_grad(x: Tensor, weight: Tensor) -> bool:
+    return torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+
+
+def _weight_first(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    flat = x.reshape(-1, x.shape[-1])
+    rows = flat.shape[0]
+    padded = max(2, 1 << (rows - 1).bit_length()) if rows <= 16 else rows
+    if padded != rows:
+        flat = F.pad(flat, (0, 0, 0, padded - rows))
+    y = torch.mm(weight, flat.t())[:, :rows].t()
+    y = y.contiguous() if bias is None else y + bias
+    return y.view(*x.shape[:-1], -1)
+
+
+def choose_path(dtype: torch.dtype, device: torch.device) -> str:
+    """`packed` or `library`, whichever multiplies one and eight rows faster on this machine."""
+    half = dtype in (torch.bfloat16, torch.float16)
+    if device.type != "cpu" or not half or "fbgemm" not in torch.backends.quantized.supported_engines:
+        return "library"
+    return _measured_path(dtype)
+
+
+@functools.cache
+def _measured_path(dtype: torch.dtype) -> str:
+    weights = [torch.randn(2048, 1024).to(dtype) for _ in range(8)]
+    library, packed = [Linear(w) for w in weights], [Linear(w) for w in weights]
+    for layer in packed:
+        layer.pack()
+    seconds = {name: _seconds(layers, dtype) for name, layers in (("library", library), ("packed", packed))}
+    log.info("linear products in %s: %s", dtype, {name: f"{value * 1e3:.2f} ms" for name, value in seconds.items()})
+    return min(seconds, key=lambda name: seconds[name])
+
+
+def _seconds(layers: list[Linear], dtype: torch.dtype) -> float:
+    with torch.inference_mode():
+        return sum(_best(lambda rows=rows: [layer(rows) for layer in layers]) for rows in _probe_rows(dtype))
+
+
+def _probe_rows(dtype: torch.dtype) -> list[Tensor]:
+    return [torch.randn(count, 1024).to(dtype) for count in (1, 8)]
+
+
+def _best(call: Callable[[], object], repeats: int = 5) -> float:
+    best = math.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
