@@ -1,0 +1,1 @@
+"""Every number of a table, derived from the stored records (no torch)."""

@@ -1,0 +1,119 @@
+"""The closing table of a set of runs, as text cells, from what `load_runs` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from specbench.analysis.theory import worth_it
+from specbench.hardware.profile import VerifyCurve
+
+COLUMNS = (
+    "model",
+    "method",
+    "controller",
+    "task",
+    "dtype",
+    "n",
+    "tok/s",
+    "speedup [95 % CI]",
+    "mat",
+    "acceptance",
+    "exact",
+    "diverged (ties/bugs)",
+    "quality",
+)
+
+
+class ClosingTable(NamedTuple):
+    """Header, cells (one row a run) and one line a run below the table."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def closing_table(runs: pd.DataFrame) -> ClosingTable:
+    """The table and the "was it worth it" lines of `load_runs(...)`; `t_curve` [[T, seconds], ...] is used if there."""
+    records = [_known(record) for record in runs.to_dict("records")]
+    return ClosingTable(list(COLUMNS), [_cells(run) for run in records], [_note(run) for run in records])
+
+
+def _known(record: Mapping[Any, Any]) -> dict[str, Any]:
+    """The record without its missing values: a frame of many runs has NaN where a run lacks a column."""
+    return {
+        str(key): value
+        for key, value in record.items()
+        if value is not None and not (isinstance(value, float) and np.isnan(value)) and value is not pd.NA
+    }
+
+
+def _cells(run: Mapping[str, Any]) -> list[str]:
+    names = [str(run.get(name, "-")) for name in ("model", "method", "controller", "task", "dtype")]
+    if run["status"] in ("interrupted", "corrupt"):
+        return [*names, str(run["status"]), *["-"] * (len(COLUMNS) - len(names) - 1)]
+    return [
+        *names,
+        _count(run),
+        _number(run.get("tokens_per_second"), 1),
+        _speedup(run),
+        _number(run.get("mat"), 2),
+        _number(run.get("acceptance_rate"), 3),
+        _number(run.get("exact_match_rate"), 2),
+        _divergences(run),
+        _quality(run),
+    ]
+
+
+def _count(run: Mapping[str, Any]) -> str:
+    measured, failed, skipped = (int(run.get(f"num_{name}", 0)) for name in ("measured", "failed", "skipped"))
+    lost = [f"{count} {word}" for count, word in ((failed, "failed"), (skipped, "skipped")) if count]
+    return f"{measured} ({', '.join(lost)})" if lost else str(measured)
+
+
+def _speedup(run: Mapping[str, Any]) -> str:
+    speedup, low, high = (run.get(name) for name in ("walltime_speedup", "ci_low", "ci_high"))
+    if speedup is None:
+        return "-"
+    interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{speedup:.2f}x{interval}{' noisy' if run.get('noisy') else ''}"
+
+
+def _divergences(run: Mapping[str, Any]) -> str:
+    if not run.get("num_compared"):
+        return "-"
+    total, ties, bugs = (int(run.get(name, 0)) for name in ("num_divergent", "num_ties", "num_bugs"))
+    return f"{total} ({ties}/{bugs})" if total else "0"
+
+
+def _quality(run: Mapping[str, Any]) -> str:
+    """The task's first score, AR's beside it."""
+    names = [key.removeprefix("scores.") for key in run if key.startswith("scores.")]
+    if not names:
+        return "-"
+    baseline = run.get(f"baseline_scores.{names[0]}")
+    beside = "" if baseline is None else f" (AR {baseline:.3f})"
+    return f"{names[0]} {run[f'scores.{names[0]}']:.3f}{beside}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _note(run: Mapping[str, Any]) -> str:
+    if run["status"] == "interrupted":
+        return f"{run['run_id']}: interrupted; the same command continues it"
+    if run["status"] == "corrupt":
+        return f"{run['run_id']}: corrupt: {run.get('error', 'unreadable')}"
+    failed = f"failed: {run.get('error', 'see its samples')}; " if run["status"] == "failed" else ""
+    verdict = "the baseline itself" if run.get("method") == "ar" else worth_it(run, _curve(run.get("t_curve")))
+    return f"{run['run_id']}: {failed}{verdict}"
+
+
+def _curve(points: Sequence[Sequence[float]] | None) -> VerifyCurve | None:
+    if points is None or not len(points):
+        return None
+    return VerifyCurve({int(length): float(value) for length, value in points})
