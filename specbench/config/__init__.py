@@ -1,0 +1,45 @@
+"""The configuration of a run: typed, checked, without torch. Hydra is used here and in run.py only."""
+
+from specbench.config.command import command
+from specbench.config.composing import compose, locate, run_config
+from specbench.config.controllers import ControllerConfig
+from specbench.config.identity import NOT_SEMANTIC, as_dict, flatten, run_id, semantic
+from specbench.config.jobs import run_job
+from specbench.config.methods import MethodConfig
+from specbench.config.parts import (
+    ArtefactConfig,
+    DataConfig,
+    HardwareConfig,
+    LoggerConfig,
+    MeasureConfig,
+    ModelConfig,
+    PathsConfig,
+    SamplingConfig,
+    TaskConfig,
+)
+from specbench.config.root import RunConfig
+
+__all__ = [
+    "NOT_SEMANTIC",
+    "ArtefactConfig",
+    "ControllerConfig",
+    "DataConfig",
+    "HardwareConfig",
+    "LoggerConfig",
+    "MeasureConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "PathsConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "TaskConfig",
+    "as_dict",
+    "command",
+    "compose",
+    "flatten",
+    "locate",
+    "run_config",
+    "run_id",
+    "run_job",
+    "semantic",
+]

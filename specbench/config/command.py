@@ -1,0 +1,49 @@
+"""The command around Hydra: one line for a user's mistake, a closing table for a sweep, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.config import jobs
+from specbench.config.errors import one_line
+from specbench.config.help import help_text
+from specbench.types import SpecbenchError
+
+INTERRUPTED = 130
+USER_ERROR = 2
+
+
+def command(main: Callable[[], object]) -> int:
+    """Run a `hydra.main` function and give the exit code.
+
+    0: all done; 1: something failed; 2: a user's mistake; 130: Ctrl-C. HYDRA_FULL_ERROR=1 keeps tracebacks.
+    """
+    if {"-h", "--help"} & set(sys.argv[1:]):  # Hydra's own help takes seconds to list the groups
+        sys.stdout.write(help_text())
+        return 0
+    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors over instead of printing them
+    code = 0
+    try:
+        main()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        _tell("interrupted: everything measured so far is kept; the same command continues it")
+    except (HydraException, OmegaConfBaseException, SpecbenchError) as error:
+        if full_error:
+            raise
+        code = USER_ERROR
+        _tell(f"ERROR: {one_line(error, sys.argv[1:])}")
+    jobs_code, table = jobs.finish()
+    if table:
+        sys.stdout.write(f"\n{table}\n")
+    return code or jobs_code
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

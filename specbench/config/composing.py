@@ -1,0 +1,104 @@
+"""From words on a command line to one checked RunConfig."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.config.checks import suggestion
+from specbench.config.controllers import ControllerConfig
+from specbench.config.errors import CONF_DIR, one_line
+from specbench.config.methods import MethodConfig
+from specbench.config.root import RunConfig
+from specbench.types import ConfigError
+
+TIE_GAP = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
+
+
+def compose(overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration that `python run.py <overrides>` would run; raises ConfigError for anything not legal."""
+    backup = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+            cfg = hydra.compose("config", overrides=list(overrides))
+        return run_config(cfg)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(one_line(error, overrides)) from error
+    finally:
+        GlobalHydra.instance().hydra = backup
+
+
+def run_config(cfg: DictConfig) -> RunConfig:
+    """Plain, checked, fully resolved objects from what Hydra composed; raises ConfigError."""
+    try:
+        config = OmegaConf.to_object(cfg)
+    except OmegaConfBaseException as error:
+        raise ConfigError(one_line(error)) from error
+    if not isinstance(config, RunConfig):
+        raise ConfigError("the composed config has lost its schema: conf/config.yaml must start with /schema/run")
+    for key, legal in _unknown_keys(config, ""):
+        raise ConfigError(f"{key}: no such key. {suggestion(key, legal)}Legal: {', '.join(legal)}")
+    return _resolved(config)
+
+
+def locate(part: MethodConfig | ControllerConfig) -> Any:
+    """The class (or function) that `_target_` of a method or a controller names; imports its module."""
+    module, _, name = part._target_.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"_target_={part._target_} (from '{part.name}'): cannot be imported ({error})") from error
+
+
+def _resolved(config: RunConfig) -> RunConfig:
+    """Fill in what null and auto stand for, as far as it does not take a machine to know."""
+    source = config.task.only_source or (config.model.data if config.data.source == "auto" else config.data.source)
+    folder = str(_absolute(config.data.dir)) if config.data.dir is not None and source == "local" else None
+    sampling, measure = config.sampling, config.measure
+    max_new_tokens = sampling.max_new_tokens or config.task.default_max_new_tokens
+    tie_gap = TIE_GAP[config.hardware.dtype] if measure.tie_gap is None else measure.tie_gap
+    paths = {key: str(_absolute(value)) for key, value in dataclasses.asdict(config.paths).items()}
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, source=source, dir=folder),
+        sampling=dataclasses.replace(sampling, max_new_tokens=max_new_tokens),
+        measure=dataclasses.replace(measure, tie_gap=tie_gap),
+        logger=dataclasses.replace(config.logger, group=config.logger.group or _sweep_name()),
+        paths=dataclasses.replace(config.paths, **paths),
+    )
+
+
+def _sweep_name() -> str | None:
+    """The experiment's name, else the sweep's folder (date and time), else nothing."""
+    if not HydraConfig.initialized():
+        return None
+    cfg = HydraConfig.get()
+    experiment = cfg.runtime.choices.get("experiment")
+    if experiment is not None:
+        return str(experiment)
+    return "_".join(Path(cfg.sweep.dir).parts[-2:]) if "num" in cfg.job else None  # only jobs of a sweep have one
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _unknown_keys(part: Any, prefix: str) -> Iterator[tuple[str, list[str]]]:
+    """Keys that `+key=value` forced into a part which has no such field, with the legal ones beside them."""
+    legal = [field.name for field in dataclasses.fields(part)]
+    for name, value in vars(part).items():
+        if name not in legal:
+            yield prefix + name, [prefix + other for other in legal]
+        elif dataclasses.is_dataclass(value):
+            yield from _unknown_keys(value, f"{prefix}{name}.")

@@ -1,0 +1,122 @@
+"""Hydra's and OmegaConf's messages, said in one line that names the key, what was meant and what is legal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
+
+from specbench.config.checks import suggestion
+
+CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
+GROUPS = (
+    "model",
+    "method",
+    "method/controller",
+    "task",
+    "data",
+    "sampling",
+    "hardware",
+    "measure",
+    "logger",
+    "experiment",
+    "paths",
+    "hydra",
+)
+_KEY = re.compile(r"(?:Could not override|In override|looks like a config group override.*) '([^']+)'")
+_EXTRAS = {"joblib": "pip install 'specbench[joblib]'"}
+
+
+def one_line(error: BaseException, overrides: Sequence[str] = ()) -> str:
+    """What is wrong and what is legal, in one line; `overrides` are the words that the user typed."""
+    if isinstance(error, MissingConfigException):
+        return _missing_choice(error)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override!r}: {_first_line(error)}; write key=value, group=choice or key=[a,b]"
+    chain = list(_causes(error))
+    for link in chain:
+        if isinstance(link, MissingMandatoryValue):
+            return f"{link.full_key}: a value is needed"
+        if isinstance(link, ValidationError):
+            return f"{link.full_key}: {_first_line(link)}"
+    if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
+        return f"{_quoted(str(error))} asks for a sweep: add -m (--multirun), or give one value"
+    key = _unknown_key(error)
+    if key is not None:
+        return unknown_key(key, overrides)
+    return "; ".join(dict.fromkeys(_first_line(link) for link in chain))
+
+
+def unknown_key(key: str, overrides: Sequence[str] = ()) -> str:
+    """The line for a key or a group that is not there: the closest one, and those that are legal in its place."""
+    if "/" in key:
+        legal = list(GROUPS)
+        return f"{key}: no such group. {suggestion(key, legal)}Legal: {', '.join(legal)}"
+    reference = _reference(overrides)
+    parent = key
+    while parent and not isinstance(OmegaConf.select(reference, parent, throw_on_missing=False), DictConfig):
+        parent = parent.rpartition(".")[0]
+    here: Any = OmegaConf.select(reference, parent) if parent else reference
+    names = [str(name) for name in here if name != "_target_"]
+    # Compared below a parent that exists, so that a shared beginning does not make two keys alike.
+    if parent:
+        close = suggestion(key.removeprefix(f"{parent}."), names).replace(" '", f" '{parent}.")
+    else:
+        close = suggestion(key, [*_dotted(reference), *GROUPS])
+    legal = [f"{parent}.{name}" for name in names] if parent else [*names, "experiment"]
+    return f"{key}: no such key. {close}Legal: {', '.join(legal)}"
+
+
+def _missing_choice(error: MissingConfigException) -> str:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if not group or error.options is None:
+        return _first_line(error)
+    extra = f" ({_EXTRAS[name]} brings it)" if name in _EXTRAS else ""
+    hint = suggestion(name, error.options)
+    return f"{group}={name}: no such choice{extra}. {hint}Legal: {', '.join(error.options)}"
+
+
+def _unknown_key(error: BaseException) -> str | None:
+    found = _KEY.search(str(error)) or re.search(r"config group '([^']+)' does not", str(error))
+    return found.group(1) if found else None
+
+
+def _reference(overrides: Sequence[str]) -> DictConfig:
+    """The config that the group choices among `overrides` give, or the default one if even these are wrong."""
+    words = [word.split(",")[0] for word in overrides if word.partition("=")[0] in GROUPS and "(" not in word]
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        try:
+            return hydra.compose("config", overrides=words)
+        except (HydraException, OmegaConfBaseException):
+            return hydra.compose("config")
+
+
+def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    for name in node:
+        yield f"{prefix}{name}"
+        if not OmegaConf.is_missing(node, name) and isinstance(node._get_node(name), DictConfig) and node[name]:
+            yield from _dotted(node[name], f"{prefix}{name}.")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _quoted(text: str) -> str:
+    found = re.search(r"'([^']+)'", text)
+    return found.group(1) if found else text
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,135 @@
+"""Jobs of a command: each leaves its outcome in a file, and the command ends with all of them and an exit code.
+
+A file a job, because a launcher may run jobs in other processes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from specbench.config.composing import run_config
+from specbench.config.root import RunConfig
+from specbench.types import SampleError, SpecbenchError
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "job.json"
+EXIT_CODES = {"done": 0, "user error": 2, "failed": 1, "interrupted": 130, "running": 1}
+
+
+@dataclass
+class JobRecord:
+    """Outcome of one job: `objective` is null where there is none, `started` is unix seconds."""
+
+    number: int
+    overrides: list[str]
+    started: float
+    status: str = "running"
+    objective: float | None = None
+    message: str = ""
+
+    def save(self, folder: Path) -> None:
+        """Write the record into the job's folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE_NAME).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+@dataclass
+class Command:
+    """What was started: the folder that the jobs write below, and when."""
+
+    folder: Path
+    started: float
+
+    def records(self) -> list[JobRecord]:
+        """Records of this command's jobs in order; older ones in the same folder are not its own."""
+        files = [self.folder / FILE_NAME, *self.folder.glob(f"*/{FILE_NAME}")]
+        found = [JobRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in files if file.is_file()]
+        return sorted((record for record in found if record.started >= self.started), key=lambda r: r.number)
+
+
+_current: Command | None = None
+
+
+class JobsCallback(Callback):
+    """Remembers what this process started, so that the command can close with all jobs."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _remember(config.hydra.run.dir)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _remember(config.hydra.sweep.dir)
+
+
+def run_job(cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> float:
+    """Check the config, run `measure` on it and record the outcome; gives NaN where there is no objective.
+
+    Only an interrupt is raised: a job that fails must not stop the others.
+    """
+    hydra_cfg = HydraConfig.get()
+    folder = Path(hydra_cfg.runtime.output_dir)
+    number = hydra_cfg.job.num if "num" in hydra_cfg.job else 0  # only jobs of a sweep have a number
+    record = JobRecord(number, list(hydra_cfg.overrides.task), time.time())
+    record.save(folder)
+    try:
+        _measure(record, cfg, measure)
+    except BaseException:
+        record.status = "interrupted"
+        raise
+    finally:
+        record.save(folder)
+    return math.nan if record.objective is None else record.objective
+
+
+def _measure(record: JobRecord, cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> None:
+    try:
+        value = measure(run_config(cfg))
+        record.objective = None if value is None or not math.isfinite(value) else float(value)
+        record.status = "done"
+    except SampleError as error:  # everything else was measured and kept
+        record.status, record.message = "failed", str(error)
+        log.error("%s", error)
+    except SpecbenchError as error:
+        record.status, record.message = "user error", str(error)
+        log.error("%s", error)
+    except Exception as error:
+        record.status, record.message = "failed", f"{type(error).__name__}: {error}"
+        log.exception("unexpected error")
+
+
+def finish() -> tuple[int, str]:
+    """Exit code of the command, and the closing table of a sweep (empty for a single job)."""
+    records = _current.records() if _current else []
+    code = max((EXIT_CODES[record.status] for record in records), default=0)
+    return code, table(records) if len(records) > 1 else ""
+
+
+def table(records: Sequence[JobRecord]) -> str:
+    """One line a job: number, overrides, status, objective, and what went wrong."""
+    rows = [("job", "overrides", "status", "objective")]
+    rows += [(str(r.number), " ".join(r.overrides), r.status, _number(r.objective)) for r in records]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += [f"job {r.number}: {r.message}" for r in records if r.message]
+    count = sum(record.status == "done" for record in records)
+    return "\n".join([*lines, f"{count} of {len(records)} jobs done"])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _remember(folder: str) -> None:
+    global _current
+    _current = Command(Path(folder), time.time())

@@ -1,0 +1,186 @@
+"""The parts of a run besides method and controller: model, task, data, sampling, hardware, measure, logger, paths."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from specbench.config.checks import at_least, between, not_empty, one_of
+from specbench.config.store import schema
+from specbench.types import ConfigError
+
+SOURCES = ("auto", "hub", "local", "embedded")
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+@schema("model")
+@dataclass
+class ModelConfig:
+    """A target, its draft (null = none) and what they are called.
+
+    `target` and `draft` are a Hub id, a local folder, a .gguf file, `embedded:smollm2`, or a `tiny:` name. Revisions
+    are null = resolved at load and recorded. `data` is the source that `data=auto` means for this model.
+    `template_date` fixes the date variables of chat templates. `chat_template` (Jinja) is used only where the
+    tokenizer brings none.
+    """
+
+    name: str = MISSING
+    target: str = MISSING
+    draft: str | None = None
+    target_revision: str | None = None
+    draft_revision: str | None = None
+    data: str = "hub"
+    template_date: str = "26 Jul 2024"
+    chat_template: str | None = None
+    display_name: str = MISSING
+
+    def __post_init__(self) -> None:
+        not_empty("model.target", self.target, "Qwen/Qwen3-8B")
+        if self.draft is not None:
+            not_empty("model.draft", self.draft, "Qwen/Qwen3-0.6B")
+        one_of("model.data", self.data, SOURCES[1:])
+        not_empty("model.template_date", self.template_date, "'26 Jul 2024'")
+
+
+@schema("task")
+@dataclass
+class TaskConfig:
+    """A benchmark and how its prompts are made.
+
+    `default_max_new_tokens` is what `sampling.max_new_tokens=null` means; `only_source` is the only data source of a
+    task that has one. `context_tokens` concerns longdoc, `execute_code` humaneval and mbpp, `history` tasks with
+    several turns; they are legal everywhere so that one sweep can name them for many tasks.
+    """
+
+    name: str = MISSING
+    default_max_new_tokens: int = 256
+    only_source: str | None = None
+    truncate: bool = False
+    execute_code: bool = False
+    context_tokens: int = 1024
+    history: str = "baseline"
+    style: str = "chat"
+
+    def __post_init__(self) -> None:
+        between("task.context_tokens", self.context_tokens, 128, 32768)
+        one_of("task.history", self.history, ("baseline", "own"))
+        one_of("task.style", self.style, ("chat", "completion"))
+
+
+@schema("data")
+@dataclass
+class DataConfig:
+    """Where prompts come from; `dir` is the folder of benchmark files that `data=local` reads."""
+
+    source: str = MISSING
+    dir: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("data", self.source, SOURCES)
+        if self.source == "local":
+            not_empty("data.dir", self.dir, "FOLDER (data=local reads benchmark files from it)")
+        elif self.dir is not None:
+            raise ConfigError(f"data.dir={self.dir}: only data=local reads a folder, and this is data={self.source}")
+
+
+@schema("sampling")
+@dataclass
+class SamplingConfig:
+    """How a token is chosen (temperature 0 = greedy, top_k 0 and top_p 1 = no cut) and how many, a turn."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_new_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("sampling.temperature", self.temperature, 0.0)
+        at_least("sampling.top_k", self.top_k, 0)
+        if not 0.0 < self.top_p <= 1.0:
+            raise ConfigError(f"sampling.top_p={self.top_p}: must be above 0 and at most 1 (1 = no cut)")
+        at_least("sampling.max_new_tokens", self.max_new_tokens, 1, null="the task's default")
+
+
+@schema("hardware")
+@dataclass
+class HardwareConfig:
+    """The machine's name, the device, the number format, and CPU threads (null = measured once a machine)."""
+
+    name: str = MISSING
+    device: str = "auto"
+    dtype: str = "bfloat16"
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not DEVICE.fullmatch(self.device):
+            raise ConfigError(f"hardware.device={self.device}: legal values: auto, cpu, cuda, cuda:0, cuda:1, ...")
+        one_of("hardware.dtype", self.dtype, DTYPES)
+        at_least("hardware.num_threads", self.num_threads, 1, null="the measured best")
+
+
+@schema("measure")
+@dataclass
+class MeasureConfig:
+    """How a run is timed.
+
+    `baseline`: AR beside each sample, AR taken from stored runs, or none. `warmup` samples are decoded first and
+    thrown away, `repeats` passes are timed. `exclusive=false` drops the device lock and with it speed figures.
+    `tie_gap`: an fp32 logit gap below it makes a divergence from AR a tie (null = by dtype).
+    """
+
+    baseline: str = "paired"
+    warmup: int = 1
+    repeats: int = 1
+    exclusive: bool = True
+    tie_gap: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("measure.baseline", self.baseline, ("paired", "stored", "none"))
+        at_least("measure.warmup", self.warmup, 0)
+        at_least("measure.repeats", self.repeats, 1)
+        at_least("measure.tie_gap", self.tie_gap, 0.0, null="the default of the dtype")
+
+
+@schema("logger")
+@dataclass
+class LoggerConfig:
+    """Who hears about a run: nobody, the console, or W&B (which includes the console)."""
+
+    name: str = MISSING
+    mode: str = "offline"
+    project: str = "specbench"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        one_of("logger", self.name, ("console", "wandb", "none"))
+        one_of("logger.mode", self.mode, ("offline", "online", "disabled"))
+        not_empty("logger.project", self.project, "specbench")
+
+
+@schema("artefact")
+@dataclass
+class ArtefactConfig:
+    """What happens where a trained or converted part is not there: build it, or stop and name the command."""
+
+    if_missing: str = "build"
+
+    def __post_init__(self) -> None:
+        one_of("artefact.if_missing", self.if_missing, ("build", "error"))
+
+
+@schema("paths")
+@dataclass
+class PathsConfig:
+    """Where results go (relative to the folder the command is started in) and where converted weights are kept."""
+
+    results_dir: str = MISSING
+    cache_dir: str = MISSING
+
+    def __post_init__(self) -> None:
+        not_empty("paths.results_dir", self.results_dir, "results")
+        not_empty("paths.cache_dir", self.cache_dir, "~/.cache/specbench")

@@ -1,0 +1,66 @@
+"""The whole configuration of one run, and the checks that concern more than one part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from specbench.config.checks import at_least, one_of
+from specbench.config.methods import MethodConfig
+from specbench.config.parts import (
+    ArtefactConfig,
+    DataConfig,
+    HardwareConfig,
+    LoggerConfig,
+    MeasureConfig,
+    ModelConfig,
+    PathsConfig,
+    SamplingConfig,
+    TaskConfig,
+)
+from specbench.config.store import schema
+from specbench.types import ConfigError
+
+SIZES = ("smoke", "embedded", "published")
+OBJECTIVES = (
+    "walltime_speedup",
+    "end_to_end_speedup",
+    "median_speedup",
+    "tokens_per_second",
+    "acceptance_rate",
+    "mat",
+)
+
+
+@schema("run")
+@dataclass
+class RunConfig:
+    """One run: `num_samples` null = all; `objective` is the number given back to a sweeper."""
+
+    model: ModelConfig = MISSING
+    method: MethodConfig = MISSING
+    task: TaskConfig = MISSING
+    data: DataConfig = MISSING
+    sampling: SamplingConfig = MISSING
+    hardware: HardwareConfig = MISSING
+    measure: MeasureConfig = MISSING
+    logger: LoggerConfig = MISSING
+    paths: PathsConfig = MISSING
+    artefact: ArtefactConfig = field(default_factory=ArtefactConfig)
+    num_samples: int | None = 8
+    seed: int = 0
+    size: str = "embedded"
+    objective: str = "walltime_speedup"
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("num_samples", self.num_samples, 1, null="all samples")
+        at_least("seed", self.seed, 0)
+        one_of("size", self.size, SIZES)
+        one_of("objective", self.objective, OBJECTIVES)
+        if self.method.needs_draft and self.model.draft is None:
+            raise ConfigError(
+                f"model.draft=null: method={self.method.name} needs a draft model and model={self.model.name} names "
+                "none; set model.draft=HUB_ID_OR_FOLDER or choose a model with one (model=tiny, llama3, qwen3_8b, ...)"
+            )
