@@ -1,0 +1,1 @@
+"""Scores of answers: numbers, summaries, and programs that must pass their tests."""
