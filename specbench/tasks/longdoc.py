@@ -13,7 +13,7 @@ from pathlib import Path
 from specbench.tasks.base import SampleTask, TaskOptions, no_score
 from specbench.types import DataError, Sample
 
-# Characters of Python source a token, by which prompts are cut; these modules have 3.2 to 4.6 under SmolLM2's vocabulary.
+# Characters of Python source a token, by which prompts are cut; SmolLM2's vocabulary has 3.2 to 4.6 on these modules.
 CHARS_PER_TOKEN = 3.7
 # Pure Python, in one file, and present in every version from 3.11 on.
 MODULES = (
