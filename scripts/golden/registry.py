@@ -1,0 +1,52 @@
+"""Which checker reads which file, and the walk over a golden folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from .outcome import FAILED, SKIPPED, Checker, Data, Outcome
+from .parity import check_plain_decoding
+from .sampling import check_sampling
+from .scorer import check_scores
+
+NOT_BUILT = "method not built yet"
+
+# `folder/file` -> its checker. A file of another name is counted as skipped; plain decoding is checked in every file.
+CHECKERS: dict[str, Checker] = {
+    "sampling/cases.json": check_sampling,
+    "specbench_score/expected.json": check_scores,
+}
+
+
+def check_folder(root: Path) -> Iterator[tuple[str, list[Outcome]]]:
+    """(group, outcomes) for every data file `<folder>/<file>.json` below `root`."""
+    for path in sorted(root.glob("*/*.json")):
+        name = path.relative_to(root).as_posix()
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            yield name, [Outcome(name, FAILED, f"not readable JSON: {error}")]
+            continue
+        checkers = (CHECKERS.get(name, _skip), check_plain_decoding)
+        yield name, [outcome for checker in checkers for outcome in _guarded(name, checker, root, data)]
+
+
+def _guarded(name: str, checker: Checker, root: Path, data: Data) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in checker(root, data):
+            outcomes.append(outcome)
+    except Exception as error:  # a file that is not of this format must not hide the other files
+        outcomes.append(Outcome(name, FAILED, f"{type(error).__name__}: {error}"))
+    return outcomes
+
+
+def _skip(root: Path, data: Data) -> Iterator[Outcome]:
+    """One skipped outcome for every entry of the file's top-level lists of objects."""
+    for key, entries in data.items():
+        if isinstance(entries, list):
+            for number, entry in enumerate(entries):
+                if isinstance(entry, dict):
+                    yield Outcome(str(entry.get("id", f"{key}[{number}]")), SKIPPED, NOT_BUILT)

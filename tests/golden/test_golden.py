@@ -1,0 +1,192 @@
+"""The project agrees with the golden data, and the checkers notice when a number is wrong."""
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scripts.golden.outcome import FAILED, PASSED, SKIPPED, close, equal
+from scripts.golden.registry import CHECKERS, check_folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def golden(shared_data) -> Path:
+    return shared_data / "golden"
+
+
+@pytest.fixture(scope="module")
+def outcomes(golden):
+    return dict(check_folder(golden))
+
+
+def test_nothing_disagrees(outcomes):
+    failed = [(group, *outcome) for group, found in outcomes.items() for outcome in found if outcome.status == FAILED]
+    assert failed == []
+
+
+@pytest.mark.parametrize("group", sorted(CHECKERS))
+def test_a_file_with_a_checker_is_checked_completely(outcomes, group):
+    assert len(outcomes[group]) >= 1
+    assert {outcome.status for outcome in outcomes[group]} == {PASSED}
+
+
+def test_plain_decoding_is_checked_for_every_family(outcomes):
+    plain = [o for found in outcomes.values() for o in found if o.case.endswith("plain decoding")]
+    assert len(plain) >= 30
+    assert {outcome.status for outcome in plain} == {PASSED}
+
+
+def test_every_skip_has_a_reason(outcomes):
+    skipped = [outcome for found in outcomes.values() for outcome in found if outcome.status == SKIPPED]
+    assert all(outcome.detail for outcome in skipped)
+
+
+def nudge(value: Any) -> Any:
+    """The same value, wrong in its last digits."""
+    return value + 1 if isinstance(value, int) else value * (1 + 1e-8)
+
+
+def corrupted(golden: Path, folder: Path, name: str, change: Callable[[dict], None]) -> Path:
+    """A golden folder that holds one file, changed, and whatever it refers to."""
+    for link in ("models", "specbench_score"):
+        if not (folder / link).exists():
+            shutil.copytree(golden / link, folder / link)
+    data = json.loads((golden / name).read_text())
+    change(data)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(data))
+    return folder
+
+
+# what is changed: (file, path to a number in it, the case that must notice)
+CORRUPTIONS = [
+    ("sampling/cases.json", ["cases", 1, "joint", 3], "case_2 rejection"),
+    ("sampling/cases.json", ["cases", 0, "rules", "point_mass", "expected_tokens"], "case_1 point_mass"),
+    ("sampling/cases.json", ["cases", 0, "rules", "sample_match", "round_outputs", 2, "prob"], "case_1 sample_match"),
+    (
+        "sampling/cases.json",
+        ["cases", 3, "rules", "rejection", "acceptance_length_distribution", 1],
+        "case_4 rejection",
+    ),
+    ("sampling/cases.json", ["siblings", 0, "accepted_sibling_distribution", 1], "siblings_1"),
+    ("sampling/cases.json", ["siblings", 2, "output_distribution", 4], "siblings_3"),
+    ("sampling/cases.json", ["logit_processing", 3, "probs", 5], "process_4"),
+    ("specbench_score/expected.json", ["pairs", 0, "expected", "rag", "speedup"], "pair_1 rag"),
+    ("specbench_score/expected.json", ["pairs", 1, "expected", "overall", "num_steps"], "pair_2 overall"),
+    ("specbench_score/expected.json", ["runs", "expected_mean_std", "qa", "speedup", 1], "runs qa"),
+    ("clasp/e2e.json", ["cases", 0, "ar_ids", 95], "e2e_1_llama_a prompt 0 plain decoding"),
+    ("swift/e2e.json", ["cases", 0, "prompts", 0, "ar_ids", 0], "frozen_set prompt 0 plain decoding"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "case"), CORRUPTIONS, ids=[f"{c[0]}-{c[2]}" for c in CORRUPTIONS])
+def test_one_wrong_number_is_noticed_by_its_own_case(golden, tmp_path, name, place, case):
+    def change(data: dict) -> None:
+        keep_only(data, place)
+        holder = data
+        for step in place[:-1]:
+            holder = holder[step]
+        holder[place[-1]] = nudge(holder[place[-1]])
+
+    found = dict(check_folder(corrupted(golden, tmp_path, name, change)))[name]
+    assert case in {outcome.case for outcome in found if outcome.status == FAILED}
+
+
+def keep_only(data: dict, place: list) -> None:
+    """Empty the cases that the change does not touch, to keep the test short; places stay valid."""
+    for key in ("cases", "siblings", "logit_processing", "pairs"):
+        if key in data:
+            data[key] = data[key][: place[1] + 1] if key == place[0] else []
+    if place[0] != "runs":
+        data.pop("runs", None)
+
+
+def test_an_answer_that_lost_its_end_token_is_noticed(golden, tmp_path):
+    def change(data: dict) -> None:
+        data["cases"] = [case for case in data["cases"] if case["eos_id"] is not None]
+        data["cases"][0]["eos_id"] = 0  # never predicted by these models
+
+    found = dict(check_folder(corrupted(golden, tmp_path, "knapspec/e2e.json", change)))["knapspec/e2e.json"]
+    assert [outcome.status for outcome in found if outcome.case.endswith("plain decoding")] == [FAILED]
+
+
+def test_a_damaged_answer_file_fails_its_pair_only(golden, tmp_path):
+    folder = corrupted(golden, tmp_path, "specbench_score/expected.json", lambda data: data.pop("runs"))
+    path = folder / "specbench_score" / "pair_3" / "method.jsonl"
+    path.write_text(path.read_text()[:-40])
+    found = dict(check_folder(folder))["specbench_score/expected.json"]
+    failed = {outcome.case.split()[0]: outcome.detail for outcome in found if outcome.status == FAILED}
+    assert set(failed) == {"pair_3"}
+    assert "line" in failed["pair_3"]
+
+
+def test_a_file_without_a_checker_is_counted_as_skipped(tmp_path):
+    (tmp_path / "newmethod").mkdir()
+    (tmp_path / "newmethod" / "cases.json").write_text('{"source": "x", "cases": [{"id": "a"}, {"id": "b"}]}')
+    ((_, found),) = check_folder(tmp_path)
+    assert [(o.case, o.status, o.detail) for o in found] == [
+        ("a", SKIPPED, "method not built yet"),
+        ("b", SKIPPED, "method not built yet"),
+    ]
+
+
+def test_the_command_reports_a_failure_and_exits_with_it(repo_root, tmp_path):
+    (tmp_path / "sampling").mkdir()
+    case = {"logits": [0.0, 0.0], "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    good, bad = {"id": "good", "probs": [0.5, 0.5]}, {"id": "bad", "probs": [0.5, 0.4]}
+    path = tmp_path / "sampling" / "cases.json"
+    path.write_text(json.dumps({"logit_processing": [case | good, case | bad]}))
+    command = [sys.executable, str(repo_root / "scripts" / "check_golden.py"), str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert answer.returncode == 1
+    assert "failed bad probs[1] is 0.5, golden 0.4" in answer.stdout
+    assert answer.stdout.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+@pytest.fixture
+def exit_code(repo_root, monkeypatch):
+    """Run the command in this process, which saves loading torch again."""
+    script = repo_root / "scripts" / "check_golden.py"
+    monkeypatch.syspath_prepend(str(script.parent))
+
+    def run(folder: Path) -> object:
+        monkeypatch.setattr(sys, "argv", [str(script), str(folder)])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(script), run_name="__main__")
+        return end.value.code
+
+    return run
+
+
+def test_skipped_and_passed_cases_are_a_success(exit_code, tmp_path):
+    (tmp_path / "newmethod").mkdir()
+    (tmp_path / "newmethod" / "cases.json").write_text('{"cases": [{"id": "a"}]}')
+    assert exit_code(tmp_path) == 0
+
+
+def test_a_folder_without_data_is_a_failure(exit_code, tmp_path, capsys):
+    assert exit_code(tmp_path) == 1
+    assert "no golden data" in capsys.readouterr().out
+
+
+def test_comparisons_say_where():
+    assert list(equal("ids", [1, 2, 3], [1, 2, 4])) == ["ids[2] is 3, golden 4"]
+    assert list(equal("ids", [1], [1, 2])) == ["ids has length 1, golden 2"]
+    assert list(close("x", [[1.0, 2.0]], [[1.0, 2.1]], absolute=0.05)) == ["x[0][1] is 2.0, golden 2.1"]
+    assert list(close("x", 1.0, 1.01, absolute=0.05)) == []
+    assert list(close("x", None, 1.0)) == ["x is None, golden 1.0"]
