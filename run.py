@@ -14,7 +14,8 @@ def measure(config: RunConfig) -> float | None:
     """Run one job; torch is imported here and no earlier, so that --help and tab completion stay fast."""
     from specbench.runner import run
 
-    return run(config)
+    objective: float | None = run(config)
+    return objective
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")

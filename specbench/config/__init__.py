@@ -1,9 +1,9 @@
 """The configuration of a run: typed, checked, without torch. Hydra is used here and in run.py only."""
 
 from specbench.config.command import command
-from specbench.config.composing import compose, locate, run_config
+from specbench.config.composing import compose, run_config
 from specbench.config.controllers import ControllerConfig
-from specbench.config.identity import NOT_SEMANTIC, as_dict, flatten, run_id, semantic
+from specbench.config.identity import NOT_SEMANTIC, as_dict, run_id, semantic
 from specbench.config.jobs import run_job
 from specbench.config.methods import MethodConfig
 from specbench.config.parts import (
@@ -18,6 +18,7 @@ from specbench.config.parts import (
     TaskConfig,
 )
 from specbench.config.root import RunConfig
+from specbench.config.trees import flatten
 
 __all__ = [
     "NOT_SEMANTIC",
@@ -37,7 +38,6 @@ __all__ = [
     "command",
     "compose",
     "flatten",
-    "locate",
     "run_config",
     "run_id",
     "run_job",

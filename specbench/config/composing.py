@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config.checks import suggestion
-from specbench.config.controllers import ControllerConfig
 from specbench.config.errors import CONF_DIR, one_line
-from specbench.config.methods import MethodConfig
 from specbench.config.root import RunConfig
 from specbench.types import ConfigError
 
@@ -52,15 +49,6 @@ def run_config(cfg: DictConfig) -> RunConfig:
     return _resolved(config)
 
 
-def locate(part: MethodConfig | ControllerConfig) -> Any:
-    """The class (or function) that `_target_` of a method or a controller names; imports its module."""
-    module, _, name = part._target_.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"_target_={part._target_} (from '{part.name}'): cannot be imported ({error})") from error
-
-
 def _resolved(config: RunConfig) -> RunConfig:
     """Fill in what null and auto stand for, as far as it does not take a machine to know."""
     source = config.task.only_source or (config.model.data if config.data.source == "auto" else config.data.source)
@@ -87,7 +75,13 @@ def _sweep_name() -> str | None:
     experiment = cfg.runtime.choices.get("experiment")
     if experiment is not None:
         return str(experiment)
-    return "_".join(Path(cfg.sweep.dir).parts[-2:]) if "num" in cfg.job else None  # only jobs of a sweep have one
+    return None if job_number() is None else "_".join(Path(cfg.sweep.dir).parts[-2:])
+
+
+def job_number() -> int | None:
+    """The job's number in its sweep; None outside a sweep."""
+    job: Any = HydraConfig.get().job
+    return None if OmegaConf.is_missing(job, "num") else int(job.num)
 
 
 def _absolute(path: str) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from specbench.config.checks import at_least, between, one_of
+from specbench.config.checks import at_least, between
 from specbench.config.store import schema
 
 
@@ -45,20 +45,18 @@ class FixedConfig(CappedConfig):
 class HeuristicConfig(CappedConfig):
     """Start with `start` tokens; `grow` more after a fully accepted draft, else `shrink` fewer, within 1 and the cap.
 
-    `carry=request` starts every prompt anew, `persistent` carries the length over (results depend on the order).
+    The length lives as long as `method.scope` says: sample = anew for every prompt, run = carried over.
     """
 
     start: int = MISSING
     grow: int = MISSING
     shrink: int = MISSING
-    carry: str = MISSING
 
     def __post_init__(self) -> None:
         super().__post_init__()
         between("method.controller.start", self.start, 1, self.num_draft_tokens)
         at_least("method.controller.grow", self.grow, 0)
         at_least("method.controller.shrink", self.shrink, 0)
-        one_of("method.controller.carry", self.carry, ("request", "persistent"))
 
 
 @schema("method/controller", "confidence")

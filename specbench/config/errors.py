@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from specbench.config.checks import suggestion
+from specbench.config.trees import flatten
 
 CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = (
@@ -57,21 +58,27 @@ def one_line(error: BaseException, overrides: Sequence[str] = ()) -> str:
 def unknown_key(key: str, overrides: Sequence[str] = ()) -> str:
     """The line for a key or a group that is not there: the closest one, and those that are legal in its place."""
     if "/" in key:
-        legal = list(GROUPS)
-        return f"{key}: no such group. {suggestion(key, legal)}Legal: {', '.join(legal)}"
+        return f"{key}: no such group. {suggestion(key, GROUPS)}Legal: {', '.join(GROUPS)}"
     reference = _reference(overrides)
-    parent = key
-    while parent and not isinstance(OmegaConf.select(reference, parent, throw_on_missing=False), DictConfig):
-        parent = parent.rpartition(".")[0]
-    here: Any = OmegaConf.select(reference, parent) if parent else reference
-    names = [str(name) for name in here if name != "_target_"]
-    # Compared below a parent that exists, so that a shared beginning does not make two keys alike.
-    if parent:
-        close = suggestion(key.removeprefix(f"{parent}."), names).replace(" '", f" '{parent}.")
-    else:
-        close = suggestion(key, [*_dotted(reference), *GROUPS])
-    legal = [f"{parent}.{name}" for name in names] if parent else [*names, "experiment"]
-    return f"{key}: no such key. {close}Legal: {', '.join(legal)}"
+    parent, here = _deepest(key, reference)
+    names = [name for name in here if name != "_target_"]
+    if not parent:
+        legal = [*names, "experiment"]
+        return f"{key}: no such key. {suggestion(key, [*GROUPS, *flatten(reference), *legal])}Legal: {', '.join(legal)}"
+    # Compared below the parent, so that a shared beginning does not make two keys alike.
+    close = suggestion(key.removeprefix(f"{parent}."), names).replace(" '", f" '{parent}.")
+    return f"{key}: no such key. {close}Legal: {', '.join(f'{parent}.{name}' for name in names)}"
+
+
+def _deepest(key: str, reference: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The longest beginning of `key` that names a node, and the node."""
+    parent, node = "", reference
+    for name in key.split("."):
+        child = node.get(name)
+        if not isinstance(child, dict):
+            break
+        parent, node = f"{parent}.{name}".lstrip("."), child
+    return parent, node
 
 
 def _missing_choice(error: MissingConfigException) -> str:
@@ -88,22 +95,16 @@ def _unknown_key(error: BaseException) -> str | None:
     return found.group(1) if found else None
 
 
-def _reference(overrides: Sequence[str]) -> DictConfig:
+def _reference(overrides: Sequence[str]) -> dict[str, Any]:
     """The config that the group choices among `overrides` give, or the default one if even these are wrong."""
     words = [word.split(",")[0] for word in overrides if word.partition("=")[0] in GROUPS and "(" not in word]
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         try:
-            return hydra.compose("config", overrides=words)
+            cfg = hydra.compose("config", overrides=words)
         except (HydraException, OmegaConfBaseException):
-            return hydra.compose("config")
-
-
-def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
-    for name in node:
-        yield f"{prefix}{name}"
-        if not OmegaConf.is_missing(node, name) and isinstance(node._get_node(name), DictConfig) and node[name]:
-            yield from _dotted(node[name], f"{prefix}{name}.")
+            cfg = hydra.compose("config")
+    return cast(dict[str, Any], OmegaConf.to_container(cfg))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

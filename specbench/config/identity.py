@@ -6,10 +6,10 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from specbench.config.root import RunConfig
+from specbench.config.trees import flatten
 
 # Everything is semantic unless it is named here, so that a new key can split runs but never mix them.
 # `data.dir` is semantic as an absolute path: another folder may hold other prompts.
@@ -31,17 +31,6 @@ NOT_SEMANTIC = (
 def as_dict(config: RunConfig) -> dict[str, Any]:
     """The configuration as nested plain dicts, ready for YAML or JSON."""
     return dataclasses.asdict(config)
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one dict with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def semantic(config: RunConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from specbench.config.composing import run_config
+from specbench.config.composing import job_number, run_config
 from specbench.config.root import RunConfig
 from specbench.types import SampleError, SpecbenchError
 
@@ -79,7 +79,7 @@ def run_job(cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> fl
     """
     hydra_cfg = HydraConfig.get()
     folder = Path(hydra_cfg.runtime.output_dir)
-    number = hydra_cfg.job.num if "num" in hydra_cfg.job else 0  # only jobs of a sweep have a number
+    number = job_number() or 0
     record = JobRecord(number, list(hydra_cfg.overrides.task), time.time())
     record.save(folder)
     try:

@@ -11,7 +11,7 @@ from typing import ClassVar, Union
 
 from omegaconf import MISSING
 
-from specbench.config.checks import at_least, one_of
+from specbench.config.checks import at_least, between, one_of
 from specbench.config.controllers import ControllerConfig
 from specbench.config.store import schema
 from specbench.types import ConfigError
@@ -70,7 +70,8 @@ class PldConfig(MethodConfig):
     """Prompt lookup: drafts what followed an earlier occurrence of the last tokens.
 
     The last `max_ngram` down to `min_ngram` tokens are looked up; `match` picks the occurrence; `num_draft_tokens` is
-    a number, or `auto` = chosen from the measured cost t(T) of verifying T tokens. `whole_continuation` accepts an
+    a number, or `auto` = chosen from the measured cost t(T) of verifying T tokens, at most `max_draft_tokens`, starting
+    from the guess that a token is accepted with probability `prior_acceptance`. `whole_continuation` accepts an
     occurrence only where all `num_draft_tokens` tokens after it are there.
     """
 
@@ -79,6 +80,8 @@ class PldConfig(MethodConfig):
     num_draft_tokens: Union[int, str] = MISSING  # noqa: UP007  (OmegaConf reads this form only)
     match: str = MISSING
     whole_continuation: bool = False
+    max_draft_tokens: int = 16
+    prior_acceptance: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,6 +89,8 @@ class PldConfig(MethodConfig):
         if self.max_ngram < self.min_ngram:
             raise ConfigError(f"method.max_ngram={self.max_ngram}: must be method.min_ngram={self.min_ngram} or more")
         one_of("method.match", self.match, MATCHES)
+        at_least("method.max_draft_tokens", self.max_draft_tokens, 1)
+        between("method.prior_acceptance", self.prior_acceptance, 0.0, 1.0)
         if isinstance(self.num_draft_tokens, str):
             if self.num_draft_tokens != "auto":
                 raise ConfigError(f"method.num_draft_tokens={self.num_draft_tokens}: must be a number or auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass, field
 
@@ -42,7 +43,10 @@ class ModelConfig:
         if self.draft is not None:
             not_empty("model.draft", self.draft, "Qwen/Qwen3-0.6B")
         one_of("model.data", self.data, SOURCES[1:])
-        not_empty("model.template_date", self.template_date, "'26 Jul 2024'")
+        try:
+            datetime.datetime.strptime(self.template_date, "%d %b %Y")
+        except ValueError:
+            raise ConfigError(f"model.template_date={self.template_date}: must be a date like '26 Jul 2024'") from None
 
 
 @schema("task")

@@ -25,7 +25,7 @@ def start(tmp_path, repo_root):
         env = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
         env |= {"PYTHONPATH": f"{traps}{os.pathsep}{repo_root}", **environment}
         command = [sys.executable, str(script), *words]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, check=False, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
 
     return run
 
@@ -52,8 +52,8 @@ def test_tab_completion_offers_choices(start, repo_root):
     assert "method/controller=heuristic" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["method=pdl"], ["-m", "method=ar,pdl"]])
-def test_a_mistake_is_one_line_and_exit_code_2(start, repo_root, tmp_path, words):
+@pytest.mark.parametrize("words", [["method=pdl"], ["-m", "method=ar,pdl"], ["method=pdl", "experiment=demo"]])
+def test_a_mistake_is_one_line_and_exit_code_2(start, repo_root, words):
     done = start(repo_root / "run.py", *words)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -71,22 +71,20 @@ def test_a_bad_value_is_one_line_and_hydra_full_error_keeps_the_traceback(start,
     assert "Traceback" in traced.stderr
 
 
-def test_one_job_gives_exit_codes(start):
-    assert start(FAKE, "seed=0").returncode == 0
+def test_failed_samples_give_exit_code_1(start):
     failed = start(FAKE, "seed=1")
     assert (failed.returncode, failed.stderr) == (1, "ERROR: 1 of 8 samples failed\n")
 
 
 def test_a_failing_job_does_not_stop_a_sweep_and_the_table_names_every_job(start, tmp_path):
-    done = start(FAKE, "-m", "seed=2,1,-1,4,0")
+    done = start(FAKE, "-m", "seed=2,1,-1,0")
     lines = done.stdout.splitlines()
     assert done.returncode == 2  # a user's mistake (seed=-1) among them
-    for number, words in enumerate(["seed=2", "seed=1", "seed=-1", "seed=4", "seed=0"]):
+    for number, words in enumerate(["seed=2", "seed=1", "seed=-1", "seed=0"]):
         assert any(line.startswith(f"{number} ") and words in line for line in lines)
     assert any(line.split()[1:] == ["seed=0", "done", "10.000"] for line in lines)
-    assert any(line.split()[1:] == ["seed=4", "done", "-"] for line in lines)
     assert "job 0: ValueError: a bug" in lines
-    assert lines[-1] == "2 of 5 jobs done"
+    assert lines[-1] == "1 of 4 jobs done"
     assert not (tmp_path / "outputs").exists()
     assert (tmp_path / "results" / "hydra" / "sweeps").is_dir()
 
@@ -96,15 +94,15 @@ def test_an_interrupt_ends_the_sweep_with_130_and_shows_what_was_done(start):
     assert done.returncode == 130
     assert "10.000" in done.stdout
     assert "interrupted" in done.stdout
-    assert "seed=4" not in done.stdout
+    assert "2     " not in done.stdout  # the third job never started
     assert "kept" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_experiment_starts_a_sweep_and_words_after_it_win(start):
-    done = start(FAKE, "experiment=demo", "task=gsm8k", "logger=none")
+    done = start(FAKE, "experiment=demo", "method=ar,pld", "task=gsm8k", "logger=none", "seed=4")
     assert done.returncode == 0, done.stderr
-    assert [line.split()[-2:] for line in done.stdout.splitlines() if "method=" in line] == [["done", "10.000"]] * 2
+    assert [line.split()[-2:] for line in done.stdout.splitlines() if "method=" in line] == [["done", "-"]] * 2
     assert done.stdout.splitlines()[-1] == "2 of 2 jobs done"
 
 
@@ -115,6 +113,7 @@ def test_joblib_launcher_runs_jobs_in_parallel_processes(start):
     assert done.stdout.splitlines()[-1] == "1 of 2 jobs done"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_a_failure_and_the_finished_jobs_are_shown(start):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the joblib extra is not installed")
     done = start(FAKE, "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "seed=0,5")
