@@ -5,8 +5,10 @@ No torch here: a spec can be read, compared and hashed without loading anything.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from specbench.types import ModelError
@@ -67,6 +69,30 @@ class ModelSpec:
             raise ModelError(f"num_heads ({self.num_heads}) is not a multiple of num_kv_heads ({self.num_kv_heads})")
         if self.head_dim % 2:
             raise ModelError(f"head_dim ({self.head_dim}) is odd; rotary embeddings turn pairs of numbers")
+
+
+def read_spec(folder: Path) -> ModelSpec:
+    """The spec that the config.json of a model folder describes; raises ModelError naming the folder."""
+    config = read_json(folder / "config.json")
+    try:
+        return spec_from_config(config)
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """A JSON object from a file of a model; raises ModelError naming the file and the line where it is broken."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: expected a JSON object")
+    return content
 
 
 def spec_from_config(config: Mapping[str, Any]) -> ModelSpec:

@@ -1,0 +1,116 @@
+"""Load a decoder from config.json and safetensors, tensor by tensor, and refuse anything that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from specbench.models.chat import Chat, load_chat
+from specbench.models.decoder import Decoder
+from specbench.models.source import resolve
+from specbench.models.spec import ModelSpec, read_json, read_spec
+from specbench.types import ModelError
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_IGNORED_SUFFIX = "rotary_emb.inv_freq"  # old checkpoints store what config.json already says
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A decoder ready to run, with its tokenizer and where it came from."""
+
+    decoder: Decoder
+    spec: ModelSpec
+    chat: Chat | None  # None where the folder holds no tokenizer
+    stop_ids: frozenset[int]
+    name: str
+    revision: str
+    folder: Path
+
+
+def load_model(
+    source: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    cache_dir: Path,
+    revision: str | None = None,
+) -> LoadedModel:
+    """Resolve `source` (folder, Hub id, .gguf, embedded:smollm2) and load it; raises ModelError."""
+    found = resolve(source, cache_dir=cache_dir, revision=revision)
+    decoder = load_decoder(found.folder, dtype=dtype, device=device)
+    chat = load_chat(found.folder, found.name)
+    stop_ids = chat.stop_ids if chat is not None else frozenset()
+    return LoadedModel(decoder, decoder.spec, chat, stop_ids, found.name, found.revision, found.folder)
+
+
+def load_decoder(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> Decoder:
+    """The decoder of a folder in `dtype`; never holds a second copy of the weights; raises ModelError."""
+    files = weight_files(folder)
+    decoder = Decoder(read_spec(folder), dtype=dtype, device=device)
+    fill_slots(decoder.slots(), files)
+    return decoder.finish()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, single or sharded; raises ModelError where there are none or some miss."""
+    if (folder / _INDEX).is_file():
+        named = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(named, dict) or not named:
+            raise ModelError(f"{folder / _INDEX}: no weight_map")
+        files = [folder / name for name in sorted(set(named.values()))]
+    else:
+        files = [folder / _SINGLE]
+    missing = [path.name for path in files if not path.is_file()]
+    if missing and list(folder.glob("*.bin")):
+        raise ModelError(
+            f"{folder} holds its weights only as pytorch .bin files, which can run code when read; convert them to "
+            "safetensors (load with transformers, then save_pretrained), or name a revision that has them"
+        )
+    if missing:
+        raise ModelError(f"{folder} lacks {', '.join(missing)}")
+    return files
+
+
+def fill_slots(slots: Mapping[str, Tensor], files: list[Path]) -> None:
+    """Copy every tensor of the files into its slot, each exactly once; raises ModelError naming tensor and file."""
+    filled: dict[str, str] = {}
+    for path in files:
+        for name, tensor in _tensors(path):
+            if name.endswith(_IGNORED_SUFFIX) or (name == "lm_head.weight" and name not in slots):
+                continue
+            if name in filled:
+                raise ModelError(f"{path}: tensor {name} is also in {filled[name]}")
+            _copy(tensor, slots.get(name), f"{path}: tensor {name}")
+            filled[name] = path.name
+    missing = [name for name in slots if name not in filled]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{files[0].parent}: tensor {missing[0]}{more} is in none of {len(files)} safetensors file(s)")
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of one file, read from the memory map: no copy of the file is held."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            for name in sorted(stored.keys()):
+                yield name, stored.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is damaged or incomplete: {error}") from error
+
+
+def _copy(tensor: Tensor, slot: Tensor | None, where: str) -> None:
+    if slot is None:
+        raise ModelError(f"{where} is not part of this architecture")
+    if tensor.shape != slot.shape:
+        raise ModelError(f"{where} has shape {list(tensor.shape)}, config.json asks for {list(slot.shape)}")
+    if tensor.dtype not in _FLOATS:
+        raise ModelError(f"{where} has type {tensor.dtype}; supported: float16, bfloat16, float32, float64")
+    slot.copy_(tensor)

@@ -1,0 +1,110 @@
+"""From what the user wrote to a local folder: a folder, a Hub id, a .gguf file or the embedded model."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.models.prepare import EMBEDDED_NAME, gguf_sha256, prepare_embedded, prepare_gguf
+from specbench.types import ModelError
+
+EMBEDDED = "embedded:smollm2"
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer*", "*.model"]
+_NOT_FILES = ["*/*", "consolidated*"]  # folders hold other formats of the same weights
+_PROBE_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model lies on this machine, what tables call it, and which exact version it is."""
+
+    folder: Path
+    name: str
+    revision: str  # Hub commit, sha256 of the GGUF file, or `local-` and a fingerprint of the folder
+
+
+def resolve(source: str, *, cache_dir: Path, revision: str | None = None) -> Source:
+    """Find or fetch the model named by `source`; raises ModelError with what to do instead."""
+    if source == EMBEDDED:
+        return _converted(prepare_embedded(cache_dir), EMBEDDED_NAME)
+    if source.startswith("embedded:"):
+        raise ModelError(f"unknown embedded model {source!r}; there is: {EMBEDDED}")
+    path = Path(source).expanduser()
+    if source.endswith(".gguf"):
+        return _converted(prepare_gguf(path, cache_dir), f"{path.stem} (from GGUF)")
+    if path.is_dir():
+        return _local(path)
+    if not _HUB_ID.fullmatch(source):
+        raise ModelError(
+            f"model {source!r} is no folder here, no .gguf file, no Hub id (owner/name) and not {EMBEDDED}"
+        )
+    return _hub(source, revision)
+
+
+def _converted(folder: Path, name: str) -> Source:
+    return Source(folder, name, f"gguf-{gguf_sha256(folder)}")
+
+
+def _local(folder: Path) -> Source:
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"the model folder {folder} holds no config.json")
+    sha256 = gguf_sha256(folder)
+    return Source(folder, folder.resolve().name, f"gguf-{sha256}" if sha256 else f"local-{_fingerprint(folder)}")
+
+
+def _fingerprint(folder: Path) -> str:
+    """A hash of the small files whole, of each weight file's size, table and some bytes of every tensor region.
+
+    Reading all of a large model for its name would cost minutes; 64 probes a file tell fine-tuned weights apart.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in (".json", ".jinja", ".safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}".encode())
+        with path.open("rb") as stream:
+            if path.suffix != ".safetensors":
+                digest.update(stream.read())
+                continue
+            table = struct.unpack("<Q", (stream.read(8) + bytes(8))[:8])[0]
+            digest.update(stream.read(min(table, size)))
+            for probe in range(64):
+                stream.seek(size * probe // 64)
+                digest.update(stream.read(_PROBE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _hub(source: str, revision: str | None) -> Source:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        folder = huggingface_hub.snapshot_download(
+            source, revision=revision, allow_patterns=_FILES, ignore_patterns=_NOT_FILES
+        )
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{source} is gated: accept its licence at https://huggingface.co/{source} and set HF_TOKEN, "
+            "or give a local copy with model.target=<local folder>"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{source} has no revision {revision!r}") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{source} was not found on the Hub: check the id; a private model needs HF_TOKEN; "
+            "a local copy is given with model.target=<local folder>"
+        ) from error
+    except Exception as error:  # no network shows itself as many kinds of error, by library and version
+        raise ModelError(
+            f"cannot fetch {source} from the Hub ({type(error).__name__}: {_first_line(error)}). Without a network "
+            "fetch it elsewhere with scripts/prefetch.py, or give a local copy with model.target=<local folder>; "
+            "a private or gated model needs HF_TOKEN"
+        ) from error
+    return Source(Path(folder), source, Path(folder).name)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
