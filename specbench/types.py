@@ -202,5 +202,5 @@ class Generator(Protocol):
     ) -> Generation:
         """Decode at most `max_new_tokens` tokens after `prompt` (token ids), cut at the first stop id (kept)."""
 
-    def reset(self, scope: str) -> None:
-        """Forget what was learnt within `scope` (sample, task or run)."""
+    def reset(self) -> None:
+        """Forget everything learnt; `method.scope` says when that is asked for."""

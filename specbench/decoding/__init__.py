@@ -1,1 +1,1 @@
-"""The decode loop: draft, verify, commit."""
+"""The decode loop: a drafter proposes, the target verifies, a controller says when to stop drafting."""

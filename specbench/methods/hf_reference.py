@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,6 @@ class HfReference(HfGenerator):
         """Load target (and draft, only for mode `assisted`) through transformers; raises ModelError."""
         if mode == "assisted" and draft_folder is None:
             raise ModelError("method=hf_assisted needs a draft model: set model.draft")
-        load = {"dtype": dtype, "device": device, "attn_implementation": attn_implementation}
+        load: dict[str, Any] = {"dtype": dtype, "device": device, "attn_implementation": attn_implementation}
         draft = load_hf(draft_folder, **load) if mode == "assisted" and draft_folder else None
         return cls(load_hf(folder, **load), mode=mode, sampling=sampling, draft=draft)

@@ -22,6 +22,8 @@ from specbench.models.rope import inverse_frequencies
 from specbench.models.spec import ModelSpec
 from specbench.types import Resume
 
+_CAPACITY_STEP = 256
+
 
 @dataclass(frozen=True)
 class Taps:
@@ -144,6 +146,13 @@ class Decoder:
         """An empty cache for `capacity` tokens."""
         shapes = [layer.attention.buffers for layer in self.layers]
         return KVCache(shapes, capacity=capacity, dtype=self.dtype, device=self.device)
+
+    def reserve(self, cache: KVCache | None, capacity: int) -> KVCache:
+        """`cache` emptied when it holds `capacity` tokens, else a new one, rounded up so that neighbours share it."""
+        if cache is None or cache.capacity < capacity:
+            return self.new_cache(-(-capacity // _CAPACITY_STEP) * _CAPACITY_STEP)
+        cache.truncate(0)
+        return cache
 
     # ---- passes
 

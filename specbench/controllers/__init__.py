@@ -1,0 +1,1 @@
+"""When drafting stops: rules over drafted tokens only, independent of who drafts."""

@@ -1,0 +1,111 @@
+"""The target model with its cache: prefill, and the one verify pass of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.models.decoder import NO_TAPS, Decoder, Output, Taps, ancestor_mask
+from specbench.models.kv_cache import KVCache
+from specbench.types import Draft, Needs, SampleError, VerifyResult
+
+PREFILL_CHUNK = 512  # rows of one prefill pass; bounds its activations
+
+
+class Target:
+    """A decoder that verifies drafts. One cache serves all prompts and grows to the longest one seen."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self._cache: KVCache | None = None
+
+    @property
+    def cache(self) -> KVCache:
+        assert self._cache is not None, "prefill comes first"
+        return self._cache
+
+    def prefill(self, prompt: Sequence[int], *, capacity: int, needs: Needs = Needs()) -> VerifyResult | None:
+        """Read prompt[:-1] without logits; `capacity` counts the rows that the whole request can use.
+
+        Returns what `needs` asks of the last `needs.prompt_rows` rows read, else None.
+        """
+        self._cache = self.decoder.reserve(self._cache, capacity)
+        fill(self.decoder, self.cache, prompt[: max(0, len(prompt) - 1 - needs.prompt_rows)])
+        rest = prompt[self.cache.length : -1]
+        if not rest:
+            return None
+        start = self.cache.length
+        out = self.decoder.forward(self._ids(rest), self.cache, start=start, taps=_taps(needs), logits=_logits(needs))
+        self.cache.keep(range(len(rest)))
+        return _result(out, needs, greedy=needs.argmax)
+
+    def verify(self, root: int, draft: Draft, needs: Needs, *, greedy: bool) -> VerifyResult:
+        """Logits or argmax for the root and every draft row (T = k + 1), and what `needs` names."""
+        start = self.cache.length
+        if start + len(draft) + 1 > self.cache.capacity:
+            raise SampleError(f"a draft of {len(draft)} rows does not fit behind {start} of {self.cache.capacity} rows")
+        positions, mask = self._tree(draft, start)
+        out = self.decoder.forward(
+            self._rows(root, draft),
+            self.cache,
+            start=start,
+            positions=positions,
+            mask=mask,
+            resume=draft.resume,
+            taps=_taps(needs),
+        )
+        return _result(out, needs, greedy=greedy)
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor([list(tokens)], device=self.decoder.device)
+
+    def _rows(self, root: int, draft: Draft) -> Tensor:
+        head = self._ids([root])
+        return head if len(draft) == 0 else torch.cat([head, draft.tokens.to(self.decoder.device)[None]], dim=1)
+
+    def _tree(self, draft: Draft, start: int) -> tuple[Tensor | None, Tensor | None]:
+        if draft.parents is None:
+            return None, None
+        mask, depth = ancestor_mask(draft.parents, self.decoder.device)
+        return depth + start, mask
+
+
+def fill(decoder: Decoder, cache: KVCache, tokens: Sequence[int]) -> None:
+    """Append `tokens` to the cache in chunks, computing no logits."""
+    for first in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = torch.tensor([list(tokens[first : first + PREFILL_CHUNK])], device=decoder.device)
+        decoder.forward(chunk, cache, start=cache.length, logits="none")
+        cache.keep(range(chunk.shape[1]))
+
+
+def _taps(needs: Needs) -> Taps:
+    if not needs.residuals and not needs.sublayer_outputs:
+        return NO_TAPS
+    return Taps(needs.residuals, needs.sublayer_outputs)
+
+
+def _logits(needs: Needs) -> str:
+    return "all" if needs.argmax or needs.logits or needs.last_hidden else "none"
+
+
+def _result(out: Output, needs: Needs, *, greedy: bool) -> VerifyResult:
+    logits = None if out.logits is None else out.logits[0]
+    argmax = _checked_argmax(logits) if logits is not None and (greedy or needs.argmax) else None
+    if logits is not None and argmax is None:
+        _checked_argmax(logits)
+    return VerifyResult(
+        logits=logits if needs.logits or not greedy else None,
+        argmax=argmax,
+        last_hidden=out.normed[0] if needs.last_hidden and out.normed is not None else None,
+        residuals={index: state[0] for index, state in out.residuals.items()},
+        sublayer_outputs={index: state[0] for index, state in out.sublayer_outputs.items()},
+    )
+
+
+def _checked_argmax(logits: Tensor) -> Tensor:
+    largest, index = logits.max(dim=-1)
+    if not bool(largest.isfinite().all()):
+        raise SampleError("the target's logits are NaN or infinite")
+    return index

@@ -1,0 +1,76 @@
+"""From a method's config to a generator: the config's `_target_` names the class, nothing else is a registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from specbench.decoding.loop import SpeculativeDecoding
+from specbench.decoding.protocol import Controller
+from specbench.decoding.target import Target
+from specbench.hardware.profile import VerifyCurve
+from specbench.hardware.timer import PhaseTimer, device_synchronizer
+from specbench.models.decoder import Decoder
+from specbench.types import ConfigError, Generator, ModelError, Sampling
+
+
+@dataclass
+class Parts:
+    """What a method may be built from. `folder`s hold the weights in the library's layout, for outside references.
+
+    `curve` measures (or loads) the target's latency t(T) when it is called.
+    """
+
+    target: Target
+    sampling: Sampling
+    draft: Decoder | None = None
+    folder: Path | None = None
+    draft_folder: Path | None = None
+    curve: Callable[[], VerifyCurve] | None = None
+    timer: PhaseTimer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timer = PhaseTimer(synchronize=device_synchronizer(str(self.target.decoder.device)))
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.decoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.target.decoder.dtype
+
+    def require_draft(self) -> Decoder:
+        """The draft model, or a ModelError that says how to name one."""
+        if self.draft is None:
+            raise ModelError("this method needs a draft model: set model.draft=HUB_ID_OR_FOLDER")
+        return self.draft
+
+
+def locate(target: str) -> type:
+    """The class behind a dotted path; a ConfigError names the path when there is none."""
+    module, _, name = target.rpartition(".")
+    try:
+        return cast(type, getattr(importlib.import_module(module), name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"_target_={target!r} names no class: {error}") from error
+
+
+def build_controller(config: Any) -> Controller:
+    """The controller of a config dataclass: its fields but `_target_` and `name` are the class's arguments."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("_target_", "name")}
+    return cast(Controller, locate(config._target_)(**values))
+
+
+def build_generator(config: Any, parts: Parts) -> Generator:
+    """The method of a config dataclass, in the decode loop unless it is a generator of its own."""
+    built = locate(config._target_).build(config, parts)
+    if hasattr(built, "generate"):
+        return cast(Generator, built)
+    return SpeculativeDecoding(parts.target, built, parts.sampling, config.verification, parts.timer)

@@ -1,0 +1,64 @@
+"""Speculative sampling with a draft model (Leviathan et al. 2023, Chen et al. 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from specbench.decoding.protocol import Controller, DrafterBase, Request
+from specbench.decoding.target import fill
+from specbench.methods.build import Parts, build_controller
+from specbench.methods.chain import ChainDrafter
+from specbench.models.decoder import Decoder
+from specbench.models.kv_cache import KVCache
+from specbench.types import Draft, Verdict, VerifyResult
+
+
+@dataclass
+class SpeculativeSampling(DrafterBase):
+    """A smaller model drafts a chain; its cache is its own and catches up on what it has not seen in each propose."""
+
+    draft: Decoder
+    controller: Controller
+    _cache: KVCache | None = field(init=False, default=None)
+    _before: int = field(init=False, default=0)  # committed tokens when the draft was made
+    _drafted: int = field(init=False, default=0)
+
+    @classmethod
+    def build(cls, config: Any, parts: Parts) -> SpeculativeSampling:
+        return cls(parts.require_draft(), build_controller(config.controller))
+
+    @property
+    def cache(self) -> KVCache:
+        assert self._cache is not None, "begin comes first"
+        return self._cache
+
+    def begin(self, request: Request) -> None:
+        super().begin(request)
+        self._cache = self.draft.reserve(self._cache, len(request.committed) + request.max_new_tokens)
+        self.controller.begin(request)
+        fill(self.draft, self.cache, request.committed[:-1])
+
+    def propose(self, budget: int) -> Draft:
+        self._before = len(self.request.committed)
+        chain = ChainDrafter(self.controller, self.request.target.decoder.spec.vocab_size, self.request)
+        draft = chain.draft(self._forward, self.request.committed[self.cache.length :], budget=budget)
+        self._drafted = len(draft)
+        return draft
+
+    def observe(self, verdict: Verdict, result: VerifyResult) -> None:
+        # Rows of rejected tokens go; the last accepted token of a full acceptance was never fed and follows next time.
+        self.cache.truncate(min(self.cache.length, self._before + verdict.num_accepted))
+        self.controller.end_step(self._drafted, verdict)
+
+    def reset(self) -> None:
+        self.controller.reset()
+
+    def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="last")
+        self.cache.keep(range(ids.shape[1]))
+        assert out.logits is not None
+        assert out.normed is not None
+        return out.logits[0, -1], out.normed[0, -1]
