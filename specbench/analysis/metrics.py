@@ -10,8 +10,9 @@ from specbench.analysis.acceptance import acceptance_metrics
 from specbench.analysis.exactness import exactness_metrics
 from specbench.analysis.quality import quality_metrics
 from specbench.analysis.rows import arm, counted, outcomes
-from specbench.analysis.speed import CountTokens, cost_ratio, speedup_metrics, time_metrics
+from specbench.analysis.speed import cost_ratio, speedup_metrics, time_metrics
 from specbench.results.schema import BASELINE, METHOD
+from specbench.results.specbench_files import CountTokens
 
 
 def summarise(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ from numpy.typing import ArrayLike
 from specbench.analysis.rows import arm, floats, pair, ratio, timed_conversations
 from specbench.analysis.stats import Interval, bca_interval, mean, ratio_of_sums
 from specbench.results.schema import BASELINE, METHOD
+from specbench.results.specbench_files import CountTokens
 
 NOISY = 0.10  # the median of ratios and the ratio of sums may differ by this share
 PHASES = ("draft_s", "verify_s", "adapt_s", "host_s")
-
-CountTokens = Callable[[str], int]  # len(tokenizer(text)), special tokens added as the tokenizer does
 
 
 def ratio_of_means_speedup(

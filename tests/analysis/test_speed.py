@@ -72,6 +72,15 @@ def test_one_untimed_turn_drops_the_conversation_from_speed():
     assert result["walltime_speedup"] == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("arm", [0, 1])
+def test_a_pair_of_which_one_arm_is_untimed_gives_no_speed(arm):
+    disturbed = pair_rows("b", (10, 1.0), (10, 9.0), draft_s=5.0, num_tree_tokens=10)
+    disturbed[arm]["timed"] = False
+    rows = frame([*pair_rows("a", (10, 1.0), (10, 2.0), draft_s=0.5, num_tree_tokens=10), *disturbed])
+    assert speedup_metrics(rows)["walltime_speedup"] == pytest.approx(2.0)
+    assert cost_ratio(rows) == pytest.approx(0.05 / 0.2)
+
+
 def test_without_a_baseline_or_without_timing_there_is_no_speedup():
     alone = frame([sample("a")])
     untimed = frame(pair_rows("a", (10, 1.0), (10, 2.0), timed=False))

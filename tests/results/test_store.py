@@ -103,9 +103,9 @@ def test_a_failed_run_can_be_continued(tmp_path):
 def test_truncation_at_every_byte_of_the_last_line(tmp_path):
     run = tmp_path / "run"
     with RunStore(run) as store:
-        record(store, "a")
+        store.append("a", [sample("a")])
         kept = (run / "journal.jsonl").stat().st_size
-        record(store, "b")
+        store.append("b", [sample("b")])
     whole = (run / "journal.jsonl").read_bytes()
     for size in range(kept, len(whole)):
         (run / "journal.jsonl").write_bytes(whole[:size])
@@ -113,7 +113,7 @@ def test_truncation_at_every_byte_of_the_last_line(tmp_path):
             assert store.finished_ids() == {"a"}
         assert (run / "journal.jsonl").stat().st_size == kept
     with RunStore(run) as store:
-        record(store, "b")
+        store.append("b", [sample("b")])
     assert (run / "journal.jsonl").read_bytes() == whole
 
 
@@ -155,7 +155,8 @@ def test_a_full_disk_keeps_everything_before(tmp_path, monkeypatch):
 def test_a_full_disk_at_the_end_leaves_an_unfinished_run(tmp_path, monkeypatch):
     run = tmp_path / "run"
 
-    def full(*_args, **_kwargs):
+    def full(_table, path, **_kwargs):
+        path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with RunStore(run) as store:
@@ -164,6 +165,7 @@ def test_a_full_disk_at_the_end_leaves_an_unfinished_run(tmp_path, monkeypatch):
         with pytest.raises(SpecbenchError, match=r"samples\.parquet.*no space left"):
             store.finalize(SUMMARY, status="finished")
         monkeypatch.undo()
+    assert not list(run.glob(".*.tmp"))  # what half a table took is free again
     assert not is_finished(run)
     with RunStore(run) as store:
         store.finalize(SUMMARY, status="finished")
