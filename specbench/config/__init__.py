@@ -18,6 +18,7 @@ from specbench.config.parts import (
     TaskConfig,
 )
 from specbench.config.root import RunConfig
+from specbench.config.text import aligned
 from specbench.config.trees import flatten
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "TaskConfig",
+    "aligned",
     "as_dict",
     "command",
     "compose",

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 
 from specbench.config.composing import job_number, run_config
 from specbench.config.root import RunConfig
+from specbench.config.text import aligned
 from specbench.types import SampleError, SpecbenchError
 
 log = logging.getLogger(__name__)
@@ -119,8 +120,7 @@ def table(records: Sequence[JobRecord]) -> str:
     """One line a job: number, overrides, status, objective, and what went wrong."""
     rows = [("job", "overrides", "status", "objective")]
     rows += [(str(r.number), " ".join(r.overrides), r.status, _number(r.objective)) for r in records]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows)
     lines += [f"job {r.number}: {r.message}" for r in records if r.message]
     count = sum(record.status == "done" for record in records)
     return "\n".join([*lines, f"{count} of {len(records)} jobs done"])

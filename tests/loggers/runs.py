@@ -1,0 +1,37 @@
+"""A small finished run folder for logger tests, made through the project's own store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.analysis.metrics import summarise
+from specbench.config import RunConfig, as_dict, run_id
+from specbench.results.store import RunStore
+from tests.results.rows import sample, step
+
+STEP = {"num_draft_tokens": 16, "num_accepted_spine": 8, "num_accepted": 8, "num_tree_tokens": 16, "num_steps": 4}
+
+
+def conversation(sample_id: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of one conversation: the method's, AR's, and the method's steps."""
+    phases = {"draft_s": 0.1, "verify_s": 0.8, "adapt_s": 0.0, "host_s": 0.1}
+    own = sample(sample_id, **STEP, **phases, text="an answer", exact_match=True)
+    baseline = sample(sample_id, arm="baseline", decode_s=2.0, text="an answer")
+    return [own, baseline], [step(sample_id, index) for index in range(4)]
+
+
+def write_run(config: RunConfig, count: int = 2) -> tuple[Path, dict[str, Any]]:
+    """The folder and the summary of a finished run of `count` conversations."""
+    folder = Path(config.paths.results_dir) / "runs" / run_id(config)
+    with RunStore(folder) as store:
+        store.write_config(yaml.safe_dump(as_dict(config)))
+        for number in range(count):
+            samples, steps = conversation(f"s{number}")
+            store.append(f"s{number}", samples, steps)
+        frames = store.frames()
+        summary = summarise(frames.samples, frames.steps)
+        store.finalize(summary, status="finished")
+    return folder, summary

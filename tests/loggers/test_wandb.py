@@ -1,0 +1,106 @@
+"""What W&B would be given, read back from the offline files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from specbench.config import compose, run_id
+from specbench.loggers import build_logger
+from specbench.types import ConfigError
+from tests.loggers import wandb_file
+from tests.loggers.runs import conversation, write_run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_account():
+    """No key and no settings of whoever runs the tests, and nothing goes out."""
+    patch = pytest.MonkeyPatch()
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        patch.delenv(name)
+    patch.setenv("NETRC", os.devnull)
+    patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    root = tmp_path_factory.mktemp("results")
+    config = compose(["logger=wandb", "logger.tags=[mine]", "logger.group=my_sweep"])
+    return replace(config, paths=replace(config.paths, results_dir=str(root)))
+
+
+@pytest.fixture(scope="module")
+def offline(config):
+    """The .wandb file of one logged run of two conversations, and the folder that syncs."""
+    logger = build_logger(config)
+    logger.start(config, run_id(config), 2, {"versions": {"torch": "2"}})
+    for sample_id in ("s0", "s1"):
+        logger.sample(*conversation(sample_id))
+    folder, summary = write_run(config)
+    logger.finish(summary, folder, "finished")
+    logger.close()
+    (file,) = (folder.parents[1] / "wandb").glob("offline-run-*/run-*.wandb")
+    return file
+
+
+def test_the_run_is_named_grouped_and_tagged(offline, config):
+    run = wandb_file.run(offline)
+    assert run.run_id == run.display_name == run_id(config)
+    assert run.run_group == "my_sweep"
+    assert run.job_type == "pld"
+    assert list(run.tags) == ["smollm2", "pld", "cnn_dm", "bfloat16", "mine"]
+    assert run.project == "specbench"
+
+
+def test_the_config_is_flat_and_resolved(offline):
+    config = wandb_file.config(offline)
+    assert config["sampling.max_new_tokens"] == 128
+    assert config["method.controller.name"] == "none"
+    assert config["environment.versions.torch"] == "2"
+
+
+def test_running_rates_are_logged_once_a_conversation(offline):
+    rows = [row for row in wandb_file.history(offline) if "tokens_per_second" in row]
+    assert [row["num_samples"] for row in rows] == [1, 2]
+    assert rows[-1]["acceptance_rate"] == 0.5
+    assert rows[-1]["walltime_speedup"] == 2.0
+
+
+def test_the_summary_is_the_runs_own(offline):
+    summary = wandb_file.summary(offline)
+    assert summary["status"] == "finished"
+    assert summary["walltime_speedup"] == 2.0
+    assert summary["num_measured"] == 2
+
+
+def test_the_samples_table_is_in_the_folder_that_syncs(offline):
+    (file,) = (offline.parent / "files" / "media" / "table").glob("samples_*.table.json")
+    table = json.loads(file.read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [(row["sample_id"], row["arm"], row["num_tokens"]) for row in rows] == [
+        ("s0", "method", 10),
+        ("s0", "baseline", 10),
+        ("s1", "method", 10),
+        ("s1", "baseline", 10),
+    ]
+    assert {row["text"] for row in rows} == {"an answer"}
+    assert "tokens" not in table["columns"]
+
+
+def test_step_histograms_cover_the_methods_steps(offline):
+    logged = {key: value for row in wandb_file.history(offline) for key, value in row.items()}
+    assert logged["steps/num_accepted.values"] == [0, 0, 8]
+    assert logged["steps/num_draft_tokens.values"] == [0, 0, 0, 0, 8]
+    assert sum(logged["steps/seconds.values"]) == 8
+
+
+def test_online_without_a_login_is_refused_before_anything_is_measured(config, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    online = replace(config, logger=replace(config.logger, mode="online"))
+    with pytest.raises(ConfigError, match=r"logger\.mode=online.*wandb login"):
+        build_logger(online)
