@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import torch
+from specbench.methods.build import Parts
+from specbench.models.hf_generate import HfGenerator, load_hf
+from specbench.types import ModelError
 
-from specbench.models.hf_generate import HfGenerator, Mode, load_hf
-from specbench.types import ModelError, Sampling
+_MODES = {"hf_ar": "ar", "hf_assisted": "assisted", "hf_pld": "pld"}
+_SETTINGS = {  # our key -> the library's
+    "num_assistant_tokens": "num_assistant_tokens",
+    "schedule": "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold": "assistant_confidence_threshold",
+    "max_ngram": "max_matching_ngram_size",
+    "num_draft_tokens": "prompt_lookup_num_tokens",
+}
 
 
 class HfReference(HfGenerator):
     """A generator without steps around the library's own model of the same folder."""
 
     @classmethod
-    def build(
-        cls,
-        folder: Path,
-        *,
-        mode: Mode,
-        sampling: Sampling,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        draft_folder: Path | None = None,
-        attn_implementation: str = "sdpa",
-    ) -> HfReference:
-        """Load target (and draft, only for mode `assisted`) through transformers; raises ModelError."""
-        if mode == "assisted" and draft_folder is None:
-            raise ModelError("method=hf_assisted needs a draft model: set model.draft")
-        load: dict[str, Any] = {"dtype": dtype, "device": device, "attn_implementation": attn_implementation}
-        draft = load_hf(draft_folder, **load) if mode == "assisted" and draft_folder else None
-        return cls(load_hf(folder, **load), mode=mode, sampling=sampling, draft=draft)
+    def build(cls, config: Any, parts: Parts) -> HfReference:
+        """Load target (and draft, only for hf_assisted) through transformers; raises ModelError."""
+        if parts.folder is None:
+            raise ModelError(f"method={config.name} loads the model through transformers and needs its folder")
+        load: dict[str, Any] = {"dtype": parts.dtype, "device": parts.device}
+        draft = None
+        if config.name == "hf_assisted":
+            parts.require_draft()
+            assert parts.draft_folder is not None
+            draft = load_hf(parts.draft_folder, **load)
+        settings = {theirs: getattr(config, ours) for ours, theirs in _SETTINGS.items() if hasattr(config, ours)}
+        model = load_hf(parts.folder, **load)
+        return cls(model, mode=_MODES[config.name], sampling=parts.sampling, draft=draft, settings=settings)

@@ -18,6 +18,7 @@ Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "conten
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MARK = "specbench-answer"
+_DATE_CODES = "aAbBcdHIjmMpSUwWxXyY"
 _NO_DATE = datetime.date(2024, 7, 26)  # only for looking at the shape of a template
 
 
@@ -74,7 +75,7 @@ class Chat:
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
                     date_string=date.strftime("%d %b %Y"),
-                    strftime_now=date.strftime,  # hides the clock that templates would ask
+                    chat_template=_with_fixed_clock(self.tokenizer.get_chat_template(), date),
                     **self.template_options,
                 )
             )
@@ -124,6 +125,18 @@ def check_pair(target: Chat, draft: Chat) -> None:
                 f"{target.name} and {draft.name} do not pair: id {token_id} is {ours!r} in the target and "
                 f"{theirs!r} in the draft; a draft must share the target's vocabulary"
             )
+
+
+def _with_fixed_clock(template: str, date: datetime.date) -> str:
+    """Put a macro before the template that hides the library's `strftime_now`, whose clock is today's."""
+    if "strftime_now" not in template:
+        return template
+    values = {f"%{code}": date.strftime(f"%{code}") for code in _DATE_CODES} | {
+        "%-d": str(date.day),
+        "%-m": str(date.month),
+    }
+    replaced = "".join(f"|replace({code!r}, {value!r})" for code, value in values.items())
+    return "{%- macro strftime_now(format) -%}{{- format" + replaced + " -}}{%- endmacro +%}" + template
 
 
 def _end_of_turn(chat: Chat) -> int | None:

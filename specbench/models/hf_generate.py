@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,19 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from specbench.types import Generation, ModelError, Sampling
 
-Mode = Literal["ar", "assisted", "pld"]
+MODES = ("ar", "assisted", "pld")
+# Our name of a setting -> the library's, for the generation settings of the target and of the draft.
+_TARGET_SETTINGS = {"num_draft_tokens": "prompt_lookup_num_tokens", "max_ngram": "max_matching_ngram_size"}
+_DRAFT_SETTINGS = {
+    "num_assistant_tokens": "num_assistant_tokens",
+    "schedule": "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold": "assistant_confidence_threshold",
+}
+# The library's own values for prompt lookup, which it only starts when a number is given.
+_PLD_DEFAULTS = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
 
-# The library's own values for prompt lookup (num_output_tokens and max_matching_ngram_size of its generator).
-_PLD_NUM_TOKENS = 10
-_PLD_MAX_NGRAM = 2
 
-
-def load_hf(folder: Path, *, dtype: torch.dtype, device: torch.device | str, attn_implementation: str) -> Any:
+def load_hf(folder: Path, *, dtype: torch.dtype, device: torch.device | str, attn_implementation: str = "sdpa") -> Any:
     """The library's model of a folder, with generation settings neutral instead of the folder's; raises ModelError."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -40,12 +45,32 @@ def load_hf(folder: Path, *, dtype: torch.dtype, device: torch.device | str, att
 
 
 class HfGenerator:
-    """One answer after another from the library: `ar`, `assisted` (a draft model) or `pld` (prompt lookup)."""
+    """One answer after another from the library: `ar`, `assisted` (a draft model) or `pld` (prompt lookup).
 
-    def __init__(self, model: Any, *, mode: Mode, sampling: Sampling, draft: Any | None = None) -> None:
+    `settings`: num_draft_tokens, max_ngram (pld); num_assistant_tokens, schedule, assistant_confidence_threshold
+    (assisted). What is not set has the library's default.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        mode: str,
+        sampling: Sampling,
+        draft: Any | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise ModelError(f"unknown mode {mode!r} of the library's decoding; there are: {', '.join(MODES)}")
         if (mode == "assisted") != (draft is not None):
             raise ModelError("a draft model belongs to mode 'assisted' and only to it")
         self.model, self.draft, self.mode, self.sampling = model, draft, mode, sampling
+        given = dict(settings or {})
+        self._lookup = _PLD_DEFAULTS | {
+            theirs: given[ours] for ours, theirs in _TARGET_SETTINGS.items() if ours in given
+        }
+        self._drafting = {theirs: given[ours] for ours, theirs in _DRAFT_SETTINGS.items() if ours in given}
+        self.reset()
 
     def generate(
         self,
@@ -75,10 +100,10 @@ class HfGenerator:
             ttft_s=prefill_s + first_s if continued else first_s,
         )
 
-    def reset(self, scope: str) -> None:
-        """Forget what the library learns over answers: the draft's confidence threshold."""
+    def reset(self) -> None:
+        """Forget what the library learns over answers: the draft's length and confidence threshold."""
         if self.draft is not None:
-            self.draft.generation_config = _settings()
+            self.draft.generation_config = _settings(**self._drafting)
 
     def _prefill(self, ids: Tensor) -> tuple[dict[str, Any], float]:
         """What `ar` continues from ({} in the other modes), and the seconds of reading all but the last token."""
@@ -104,7 +129,7 @@ class HfGenerator:
                 "top_p": self.sampling.top_p,
             }
         if self.mode == "pld":
-            settings |= {"prompt_lookup_num_tokens": _PLD_NUM_TOKENS, "max_matching_ngram_size": _PLD_MAX_NGRAM}
+            settings |= self._lookup
         config = _settings(
             max_new_tokens=max_new_tokens, eos_token_id=stops or None, pad_token_id=stops[0] if stops else 0, **settings
         )
