@@ -28,7 +28,7 @@ class SpeculativeDecoding:
 
     target: Target
     drafter: Drafter
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     rule: str = "rejection"
     timer: PhaseTimer = field(default_factory=PhaseTimer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from specbench.models.decoder import NO_TAPS, Decoder, Output, Taps, ancestor_ma
 from specbench.models.kv_cache import KVCache
 from specbench.types import Draft, Needs, SampleError, VerifyResult
 
+NO_NEEDS = Needs()
 PREFILL_CHUNK = 512  # rows of one prefill pass; bounds its activations
 
 
@@ -26,12 +28,12 @@ class Target:
         assert self._cache is not None, "prefill comes first"
         return self._cache
 
-    def prefill(self, prompt: Sequence[int], *, capacity: int, needs: Needs = Needs()) -> VerifyResult | None:
+    def prefill(self, prompt: Sequence[int], *, capacity: int, needs: Needs = NO_NEEDS) -> VerifyResult | None:
         """Read prompt[:-1] without logits; `capacity` counts the rows that the whole request can use.
 
         Returns what `needs` asks of the last `needs.prompt_rows` rows read, else None.
         """
-        self._cache = self.decoder.reserve(self._cache, capacity)
+        self.reserve(capacity)
         fill(self.decoder, self.cache, prompt[: max(0, len(prompt) - 1 - needs.prompt_rows)])
         rest = prompt[self.cache.length : -1]
         if not rest:
@@ -40,6 +42,10 @@ class Target:
         out = self.decoder.forward(self._ids(rest), self.cache, start=start, taps=_taps(needs), logits=_logits(needs))
         self.cache.keep(range(len(rest)))
         return _result(out, needs, greedy=needs.argmax)
+
+    def reserve(self, capacity: int) -> None:
+        """An empty cache for `capacity` rows."""
+        self._cache = self.decoder.reserve(self._cache, capacity)
 
     def verify(self, root: int, draft: Draft, needs: Needs, *, greedy: bool) -> VerifyResult:
         """Logits or argmax for the root and every draft row (T = k + 1), and what `needs` names."""
@@ -86,7 +92,7 @@ def _taps(needs: Needs) -> Taps:
     return Taps(needs.residuals, needs.sublayer_outputs)
 
 
-def _logits(needs: Needs) -> str:
+def _logits(needs: Needs) -> Literal["all", "none"]:
     return "all" if needs.argmax or needs.logits or needs.last_hidden else "none"
 
 

@@ -53,11 +53,11 @@ class Parts:
         return self.draft
 
 
-def locate(target: str) -> type:
+def locate(target: str) -> Any:
     """The class behind a dotted path; a ConfigError names the path when there is none."""
     module, _, name = target.rpartition(".")
     try:
-        return cast(type, getattr(importlib.import_module(module), name))
+        return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"_target_={target!r} names no class: {error}") from error
 

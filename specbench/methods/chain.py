@@ -39,9 +39,8 @@ class ChainDrafter:
             return empty_draft("budget" if budget <= 0 else "controller")
         reason, following = "cap", torch.tensor([list(feed)], device=self.request.target.decoder.device)
         while len(self._tokens) < cap:
-            block, following, stopped = self._block(
-                forward, following, min(self.controller.block_size, cap - len(self._tokens))
-            )
+            size = min(self.controller.block_size, cap - len(self._tokens))
+            block, following, stopped = self._block(forward, following, size)
             if stopped or not self.controller.more(block):
                 reason = "stop_id" if stopped else "controller"
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -39,15 +40,13 @@ class GroupedQueryAttention:
         self.heads, self.kv_heads, self.width = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self.eps = spec.norm_eps
         rows = (self.heads + 2 * self.kv_heads) * self.width
-        new = {"dtype": dtype, "device": device}
-        self.qkv = Linear(
-            torch.empty(rows, spec.hidden_size, **new), torch.empty(rows, **new) if spec.qkv_bias else None
-        )
+        new = functools.partial(torch.empty, dtype=dtype, device=device)
+        self.qkv = Linear(new(rows, spec.hidden_size), new(rows) if spec.qkv_bias else None)
         self.out = Linear(
-            torch.empty(spec.hidden_size, self.heads * self.width, **new),
-            torch.empty(spec.hidden_size, **new) if spec.o_bias else None,
+            new(spec.hidden_size, self.heads * self.width),
+            new(spec.hidden_size) if spec.o_bias else None,
         )
-        self.qk_norm = torch.empty(self.heads + self.kv_heads, self.width, **new) if spec.qk_norm else None
+        self.qk_norm = new(self.heads + self.kv_heads, self.width) if spec.qk_norm else None
 
     @property
     def buffers(self) -> dict[str, tuple[int, int]]:
@@ -148,7 +147,7 @@ class GroupedQueryAttention:
         scores[..., rows.prefix :].masked_fill_(hidden, float("-inf"))
         weights = scores.softmax(-1).to(x.dtype)
         near = weights[..., rows.prefix :] @ v
-        far = weights[..., : rows.prefix].reshape(self.kv_heads, -1, rows.prefix) @ cache["v"][:, : rows.prefix]
+        far = weights[..., : rows.prefix].reshape(*flat.shape[:2], rows.prefix) @ cache["v"][:, : rows.prefix]
         mixed = (near + far.view_as(near)).view(self.kv_heads, batch, groups, count, self.width)
         return self.out(mixed.permute(1, 3, 0, 2, 4).reshape(batch, count, -1))
 

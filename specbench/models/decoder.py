@@ -53,11 +53,11 @@ class MLP:
 
     def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
         self.width = spec.intermediate_size
-        new = {"dtype": dtype, "device": device}
-        bias_in = torch.empty(2 * self.width, **new) if spec.mlp_bias else None
-        bias_out = torch.empty(spec.hidden_size, **new) if spec.mlp_bias else None
-        self.gate_up = Linear(torch.empty(2 * self.width, spec.hidden_size, **new), bias_in)
-        self.down = Linear(torch.empty(spec.hidden_size, self.width, **new), bias_out)
+        new = functools.partial(torch.empty, dtype=dtype, device=device)
+        bias_in = new(2 * self.width) if spec.mlp_bias else None
+        bias_out = new(spec.hidden_size) if spec.mlp_bias else None
+        self.gate_up = Linear(new(2 * self.width, spec.hidden_size), bias_in)
+        self.down = Linear(new(spec.hidden_size, self.width), bias_out)
 
     def slots(self, prefix: str) -> dict[str, Tensor]:
         """Library tensor names under `prefix` (``...mlp.``) -> views into the fused weights."""
@@ -102,10 +102,10 @@ class Decoder:
 
     def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.spec, self.dtype, self.device = spec, dtype, torch.device(device)
-        new = {"dtype": dtype, "device": self.device}
-        self.embedding = torch.empty(spec.vocab_size, spec.hidden_size, **new)
+        new = functools.partial(torch.empty, dtype=dtype, device=self.device)
+        self.embedding = new(spec.vocab_size, spec.hidden_size)
         self.layers = [Layer(spec, dtype=dtype, device=self.device) for _ in range(spec.num_layers)]
-        self.norm = torch.empty(spec.hidden_size, **new)
+        self.norm = new(spec.hidden_size)
         head = self.embedding if spec.tied_embeddings else torch.empty_like(self.embedding)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.head = Linear(head, out_dtype=wide)
@@ -181,13 +181,13 @@ class Decoder:
         """
         first, last = layers or (0, self.spec.num_layers)
         place = (start, start if prefix is None else prefix)
+        seen = _Seen(taps)
         if resume is not None:
-            inputs = self._catch_up(inputs, cache, resume, start=start, skip=skip)
+            inputs = self._catch_up(inputs, cache, resume, start=start, skip=skip, seen=seen)
             first = resume.layer
         hidden = self.embed(inputs) if inputs.dim() == 2 else inputs
         rows = self._rows(hidden, place, positions, mask)
-        seen = _Seen(taps)
-        seen.residual(-1, hidden)
+        seen.residual(2 * first - 1, hidden)
         for index in range(first, last):
             buffers = None if cache is None else cache.layers[index]
             if 2 * index not in skip:
@@ -236,13 +236,24 @@ class Decoder:
         return self.layers[index].mlp(self._normed(2 * index + 1, hidden))
 
     def _catch_up(
-        self, inputs: Tensor, cache: KVCache | None, resume: Resume, *, start: int, skip: Collection[int]
+        self,
+        inputs: Tensor,
+        cache: KVCache | None,
+        resume: Resume,
+        *,
+        start: int,
+        skip: Collection[int],
+        seen: _Seen,
     ) -> Tensor:
         """Bring the rows after the resumed ones to the layer where those wait: hidden [1, T, d]."""
-        done = resume.hidden.shape[0]
+        done, below = resume.hidden.shape[0], (0, resume.layer)
+        if done == inputs.shape[1]:
+            return resume.hidden[None]
         behind = self.forward(
-            inputs[:, done:], cache, start=start + done, layers=(0, resume.layer), skip=skip, logits="none"
+            inputs[:, done:], cache, start=start + done, layers=below, skip=skip, taps=seen.taps, logits="none"
         )
+        seen.residuals |= behind.residuals
+        seen.outputs |= behind.sublayer_outputs
         return torch.cat([resume.hidden[None], behind.hidden], dim=1)
 
     def _rows(self, hidden: Tensor, place: tuple[int, int], positions: Tensor | None, mask: Tensor | None) -> Rows:
@@ -277,16 +288,16 @@ class _Seen:
     """Collects the states that taps ask for."""
 
     def __init__(self, taps: Taps) -> None:
-        self._taps = taps
+        self.taps = taps
         self.residuals: dict[int, Tensor] = {}
         self.outputs: dict[int, Tensor] = {}
 
     def residual(self, index: int, hidden: Tensor) -> None:
-        if index in self._taps.residuals:
+        if index in self.taps.residuals:
             self.residuals[index] = hidden
 
     def add(self, index: int, hidden: Tensor, output: Tensor) -> Tensor:
-        if index in self._taps.sublayer_outputs:
+        if index in self.taps.sublayer_outputs:
             self.outputs[index] = output
         hidden = hidden + output
         self.residual(index, hidden)

@@ -40,6 +40,8 @@ class KVCache:
     def keep(self, rows: Sequence[int]) -> None:
         """Commit `rows` of the last forward pass (0 = the row at `length`), in ascending order, closing the gaps."""
         base, count = self.length, len(rows)
+        if base + count > self.capacity:
+            raise ValueError(f"{base} + {count} rows exceed the cache's capacity of {self.capacity}")
         if count and rows[-1] != count - 1:
             self._move(base, list(rows))
         self.length = base + count

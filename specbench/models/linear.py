@@ -46,7 +46,7 @@ class Linear:
         elif _few_float32_rows(x, self.weight):
             y = _weight_first(x, self.weight, self.bias)
         else:
-            y = F.linear(x, self.weight, self.bias)
+            y = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return y.to(self.out_dtype or x.dtype)
 
     def pack(self, *, keep_weight: bool = False) -> None:
@@ -78,7 +78,8 @@ def _exact_half_scale(weight: Tensor) -> float:
     largest = float(weight.abs().max())
     if largest == 0.0 or not math.isfinite(largest):
         return 1.0
-    return 2.0 ** (_HALF_TOP_EXPONENT - math.frexp(largest)[1] + 1)
+    # Not beyond 2^126: the scale and its inverse must be float32 numbers themselves.
+    return 2.0 ** min(126, _HALF_TOP_EXPONENT - math.frexp(largest)[1] + 1)
 
 
 def _few_float32_rows(x: Tensor, weight: Tensor) -> bool:
@@ -121,12 +122,11 @@ def _measured_path(dtype: torch.dtype) -> str:
 
 
 def _seconds(layers: list[Linear], dtype: torch.dtype) -> float:
+    def product(rows: Tensor) -> float:
+        return _best(lambda: [layer(rows) for layer in layers])
+
     with torch.inference_mode():
-        return sum(_best(lambda rows=rows: [layer(rows) for layer in layers]) for rows in _probe_rows(dtype))
-
-
-def _probe_rows(dtype: torch.dtype) -> list[Tensor]:
-    return [torch.randn(count, 1024).to(dtype) for count in (1, 8)]
+        return sum(product(torch.randn(count, 1024).to(dtype)) for count in (1, 8))
 
 
 def _best(call: Callable[[], object], repeats: int = 5) -> float:

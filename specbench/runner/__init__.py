@@ -1,0 +1,183 @@
+"""One run from its config to its folder: decode what is not there yet, derive the summary, close."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.analysis.metrics import summarise
+from specbench.config import RunConfig, as_dict, run_id
+from specbench.hardware.devices import resolve_device
+from specbench.loggers import Logger, build_logger
+from specbench.recording import Answer, choice_rows, sample_row, step_rows
+from specbench.results.files import read_json
+from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
+from specbench.runner.conversation import Conversation, warm_up
+from specbench.runner.planning import describe, make_task, ordered_samples
+from specbench.runner.session import Session
+from specbench.runner.stored import stored_baseline
+from specbench.types import Sample, SampleError, Task
+
+log = logging.getLogger(__name__)
+
+_WARM_UP_TOKENS = 32
+
+
+def run(config: RunConfig) -> float | None:
+    """Measure one config and give its objective (None where it has none).
+
+    A finished run is not repeated. Raises SampleError after everything was recorded when a sample failed, when a
+    divergence from AR is a bug, or when a drafting method drafted nothing; other SpecbenchErrors before measuring.
+    """
+    hardware = replace(config.hardware, device=resolve_device(config.hardware.device))
+    config = replace(config, hardware=hardware)
+    run_dir = Path(config.paths.results_dir) / "runs" / run_id(config)
+    if config.dry_run:
+        log.info(describe(config, ordered_samples(config, make_task(config)), run_dir.name))
+        return None
+    logger = build_logger(config)
+    try:
+        if is_finished(run_dir):
+            log.info("%s is finished and not repeated", run_dir.name)
+            summary, status = read_json(run_dir / "summary.json"), FINISHED
+            logger.finish(summary, run_dir, status)
+        else:
+            summary, error = _Run(config, run_dir, logger).execute()
+            if error is not None:
+                raise SampleError(error)
+    finally:
+        logger.close()
+    value = summary.get(config.objective)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+class _Run:
+    def __init__(self, config: RunConfig, run_dir: Path, logger: Logger) -> None:
+        self.config, self.run_dir, self.logger = config, run_dir, logger
+        self.task: Task = make_task(config)
+        self.samples = ordered_samples(config, self.task)
+
+    def execute(self) -> tuple[dict[str, Any], str | None]:
+        """Decode, summarise and write; gives the summary and, when the run failed, why."""
+        session = Session(self.config)
+        _ = session.method  # a method that cannot be built stops here, before a folder is made
+        with RunStore(self.run_dir) as store:
+            store.write_config(yaml.safe_dump(as_dict(self.config), sort_keys=False))
+            environment = session.environment()
+            store.write_environment(environment)
+            todo = [sample for sample in self.samples if sample.id not in store.finished_ids()]
+            self._note_resume(len(todo))
+            self.logger.start(self.config, self.run_dir.name, len(todo), environment)
+            self._decode(session, store, todo, environment)
+            return self._finalize(session, store)
+
+    def _note_resume(self, left: int) -> None:
+        done = len(self.samples) - left
+        if done:
+            log.info("%s: continuing after %d of %d samples", self.run_dir.name, done, len(self.samples))
+            if self.config.method.scope != "sample":
+                log.warning("method.scope=%s: what was learnt before is lost", self.config.method.scope)
+
+    def _decode(self, session: Session, store: RunStore, todo: Sequence[Sample], environment: dict[str, Any]) -> None:
+        if not todo:
+            return
+        max_new_tokens = self.config.sampling.max_new_tokens or self.task.default_max_new_tokens
+        stored = stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
+        warm_up(
+            session,
+            todo[0],
+            passes=self.config.measure.warmup,
+            max_new_tokens=min(_WARM_UP_TOKENS, max_new_tokens),
+        )
+        previous = None
+        for sample in todo:
+            self._forget(session, previous, sample)
+            index = self.samples.index(sample)
+            conversation = Conversation(session, sample, index=index, max_new_tokens=max_new_tokens, stored=stored)
+            self._record(store, sample, conversation.measure())
+            previous = sample
+
+    def _forget(self, session: Session, previous: Sample | None, sample: Sample) -> None:
+        """Drop what the method learnt where its scope ends: at each sample, or where a task's subset changes."""
+        scope = self.config.method.scope
+        new_subset = previous is not None and previous.category != sample.category and self.task.name == "spec_bench"
+        if scope == "sample" or (scope == "task" and new_subset):
+            session.method.reset()
+
+    def _record(self, store: RunStore, sample: Sample, answers: Sequence[Answer]) -> None:
+        self._score(sample, answers)
+        rows = [sample_row(answer) for answer in answers]
+        steps = [row for answer in answers for row in step_rows(answer)]
+        store.append(sample.id, rows, steps, [row for answer in answers for row in choice_rows(answer)])
+        self.logger.sample(rows, steps)
+
+    def _score(self, sample: Sample, answers: Sequence[Answer]) -> None:
+        """Score whole conversations; the score stands on every turn's row."""
+        groups: dict[tuple[str, int], list[Answer]] = {}
+        for answer in answers:
+            if answer.used:
+                groups.setdefault((answer.arm, answer.turn.repeat), []).append(answer)
+        for turns in groups.values():
+            if len(turns) == len(sample.turns) and all(answer.text is not None for answer in turns):
+                scores = self.task.score(sample, [answer.text or "" for answer in turns])
+                for answer in turns:
+                    answer.scores = scores
+
+    # ---- the end
+
+    def _finalize(self, session: Session, store: RunStore) -> tuple[dict[str, Any], str | None]:
+        summary = self._summary(session, store.frames())
+        error = _failure(self.config, summary)
+        status = FINISHED if error is None else FAILED
+        store.finalize(summary, status=status, error=error)
+        self.logger.finish(summary, self.run_dir, status)
+        return summary, error
+
+    def _summary(self, session: Session, frames: Frames) -> dict[str, Any]:
+        config = self.config
+        searches = getattr(getattr(session.method, "drafter", None), "searches", False)
+        metrics = summarise(
+            frames.samples,
+            frames.steps,
+            frames.choices if searches else None,
+            dtype=config.hardware.dtype,
+            count_tokens=lambda text: len(session.chat.encode_raw(text)),
+            seed=config.seed,
+        )
+        curve = session.curve
+        identity = {
+            "run_id": self.run_dir.name,
+            "model": config.model.name,
+            "model_name": config.model.display_name,
+            "method": config.method.name,
+            "controller": config.method.controller.name,
+            "task": self.task.name,
+        }
+        return {
+            **identity,
+            **metrics,
+            "t_curve": [[length, seconds] for length, seconds in sorted(curve.seconds.items())],
+            "t_curve_noisy": curve.noisy,
+        }
+
+
+def _failure(config: RunConfig, summary: dict[str, Any]) -> str | None:
+    """Why a run that went to its end still failed, or None."""
+    if summary["num_failed"]:
+        return f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why"
+    if summary["num_bugs"]:
+        return (
+            f"{summary['num_bugs']} answers differ from AR by more than rounding explains (measure.tie_gap): "
+            "the method or the decoder has a bug"
+        )
+    if summary["num_score_disagreements"]:
+        return f"{summary['num_score_disagreements']} answers equal AR's but score differently: scoring has a bug"
+    if summary.get("drafted_nothing") and config.method.name != "ar":
+        return f"method={config.method.name} drafted nothing in any step, so nothing but AR was measured"
+    return None

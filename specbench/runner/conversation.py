@@ -1,0 +1,217 @@
+"""One conversation, decoded by AR and by the method side by side, turn after turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.analysis.exactness import first_divergence
+from specbench.decoding.teacher import logit_gap, teacher_agreement
+from specbench.hardware.lock import exclusive
+from specbench.hardware.monitor import PeakMemory, load_now
+from specbench.recording import Answer, Turn, sample_seed
+from specbench.results.schema import BASELINE, METHOD
+from specbench.runner.session import Session
+from specbench.runner.stored import StoredBaseline
+from specbench.types import Generation, Generator, Sample, SampleError
+
+log = logging.getLogger(__name__)
+
+TIE_GAPS = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}  # largest fp32 logit gap that rounding explains
+MAX_DRIFT = 0.1  # a pair during which the machine's speed changed by more is measured again
+MAX_ATTEMPTS = 3
+_MIN_CONTEXT_LEFT = 16  # a truncated prompt keeps at least this many tokens
+
+Message = dict[str, str]
+
+
+class Conversation:
+    """Measures one sample: every turn is a pair of answers, and the history is the same for both arms."""
+
+    def __init__(
+        self,
+        session: Session,
+        sample: Sample,
+        *,
+        index: int,
+        max_new_tokens: int,
+        stored: StoredBaseline | None = None,
+    ) -> None:
+        self._session, self._sample, self._stored = session, sample, stored
+        self._config = session.config
+        self._index = index
+        self._max_new_tokens = max_new_tokens
+        self._paired = self._config.measure.baseline == "paired"
+        self._arms = (METHOD,) if self._config.measure.baseline == "none" else (BASELINE, METHOD)
+
+    def measure(self) -> list[Answer]:
+        """All answers of all repeats; a turn that fails ends its repeat and is recorded as failed."""
+        answers: list[Answer] = []
+        for repeat in range(self._config.measure.repeats):
+            answers += self._one_pass(repeat)
+        return answers
+
+    def _one_pass(self, repeat: int) -> list[Answer]:
+        own_history = self._config.task.history == "own" or BASELINE not in self._arms
+        histories: dict[str, list[Message]] = {arm: [] for arm in self._arms}
+        answers: list[Answer] = []
+        for number, question in enumerate(self._sample.turns):
+            for history in histories.values():
+                history.append({"role": "user", "content": question})
+            turns = {arm: self._turn(number, repeat, history) for arm, history in histories.items()}
+            pair = self._pair(turns)
+            answers += pair
+            used = {answer.arm: answer for answer in pair if answer.used}
+            if any(answer.generation is None for answer in used.values()):
+                break
+            for arm, history in histories.items():
+                source = arm if own_history else BASELINE
+                history.append({"role": "assistant", "content": used[source].text or ""})
+        return answers
+
+    # ---- prompts
+
+    def _turn(self, number: int, repeat: int, history: Sequence[Message]) -> Turn:
+        tokens, text = self._session.encode(history, raw=self._sample.raw)
+        room = self._session.model.spec.max_positions - self._max_new_tokens
+        truncated = self._config.task.truncate and len(tokens) > room >= _MIN_CONTEXT_LEFT
+        return Turn(
+            sample=self._sample,
+            number=number,
+            repeat=repeat,
+            tokens=_without_middle(tokens, room) if truncated else tokens,
+            sha256=self._session.sha256(text),
+            truncated=truncated,
+            seed=sample_seed(self._config.seed, self._sample.id, number, repeat),
+        )
+
+    # ---- pairs
+
+    def _pair(self, turns: dict[str, Turn]) -> list[Answer]:
+        """All attempts at one turn: a pair whose AR speed drifted is repeated, the calmest attempt is used."""
+        too_long = [self._too_long(arm, turn) for arm, turn in turns.items()]
+        if any(too_long):
+            return [answer for answer in too_long if answer is not None]
+        attempts: list[tuple[float, list[Answer]]] = []
+        timed = self._config.measure.exclusive
+        with exclusive(self._config.hardware.device, enabled=timed):
+            while len(attempts) < (MAX_ATTEMPTS if timed and self._paired else 1):
+                drift, answers = self._attempt(turns, len(attempts))
+                attempts.append((drift, answers))
+                if drift <= MAX_DRIFT or _failed(answers):
+                    break
+        best = attempts[-1] if _failed(attempts[-1][1]) else min(attempts, key=lambda attempt: attempt[0])
+        for attempt in attempts:
+            for answer in attempt[1]:
+                answer.used = attempt is best
+            self._compare(attempt[1])
+        return [answer for _, answers in attempts for answer in answers]
+
+    def _attempt(self, turns: dict[str, Turn], attempt: int) -> tuple[float, list[Answer]]:
+        before = self._session.probe()
+        order = list(turns)
+        if (self._index + attempt) % 2 and not self._needs_reference:
+            order.reverse()
+        answers: dict[str, Answer] = {}
+        for position, arm in enumerate(order):
+            reference = answers[BASELINE].generation if BASELINE in answers else None
+            answers[arm] = self._answer(arm, turns[arm], reference)
+            answers[arm].attempt, answers[arm].ran_first = attempt, position == 0
+        after = self._session.probe()
+        return abs(after / before - 1.0), [answers[arm] for arm in turns]
+
+    @property
+    def _needs_reference(self) -> bool:
+        return getattr(self._session.method, "needs_reference", False)
+
+    def _answer(self, arm: str, turn: Turn, reference: Generation | None) -> Answer:
+        generator = self._session.baseline if arm == BASELINE else self._session.method
+        if arm == BASELINE and self._stored is not None:
+            return self._stored.answer(turn)
+        answer = Answer(turn, arm, timed=self._config.measure.exclusive, load_before=load_now())
+        try:
+            with PeakMemory(self._config.hardware.device) as memory:
+                answer.generation = self._generate(generator, turn, reference)
+        except SampleError as error:
+            answer.error = str(error)
+        except Exception as error:  # out of memory and the like cost one sample, not the run
+            log.exception("sample %s failed", turn.sample.id)
+            answer.error = f"{type(error).__name__}: {error}"
+        answer.load_after = load_now()
+        if answer.generation is not None:
+            answer.finish_reason = answer.generation.finish_reason
+            answer.text = self._session.chat.decode(answer.generation.tokens)
+            answer.peak_memory_bytes = memory.bytes
+        return answer
+
+    def _generate(self, generator: Generator, turn: Turn, reference: Generation | None) -> Generation:
+        return generator.generate(
+            turn.tokens,
+            max_new_tokens=self._max_new_tokens,
+            seed=turn.seed,
+            stop_ids=self._session.model.stop_ids,
+            reference_ids=reference.tokens if reference is not None else None,
+        )
+
+    def _too_long(self, arm: str, turn: Turn) -> Answer | None:
+        limit = self._session.model.spec.max_positions
+        needed = len(turn.tokens) + self._max_new_tokens
+        if needed <= limit:
+            return None
+        reason = (
+            f"the prompt of {len(turn.tokens)} tokens and {self._max_new_tokens} new ones exceed the model's context "
+            f"of {limit}; task.truncate=true cuts the prompt"
+        )
+        return Answer(turn, arm, finish_reason="skipped", error=reason)
+
+    # ---- exactness
+
+    def _compare(self, answers: Sequence[Answer]) -> None:
+        """Mark the method's answer as equal to AR's, or say where it left it and whether rounding explains that."""
+        found = {answer.arm: answer for answer in answers}
+        if len(found) < 2 or not self._session.sampling.greedy:
+            return
+        own, baseline = found[METHOD], found[BASELINE]
+        if own.generation is None or baseline.generation is None or own.turn.tokens != baseline.turn.tokens:
+            return
+        prompt, expected = list(own.turn.tokens), baseline.generation.tokens
+        index = first_divergence(own.generation.tokens, expected)
+        comparison: dict[str, Any] = {"exact_match": index is None}
+        if own.generation.steps is not None:
+            comparison["teacher_agreement"] = teacher_agreement(self._session.target, prompt, expected)
+        if index is not None:
+            comparison |= self._divergence(prompt, own.generation.tokens, expected, index)
+        own.comparison = comparison
+
+    def _divergence(self, prompt: list[int], own: Sequence[int], expected: Sequence[int], index: int) -> dict[str, Any]:
+        if index >= min(len(own), len(expected)):
+            return {"divergence_index": index, "divergence_gap": None, "divergence_class": "bug"}
+        prefix = [*prompt, *expected[:index]]
+        gap = logit_gap(self._session.model.decoder, prefix, own[index], expected[index])
+        limit = self._config.measure.tie_gap
+        limit = TIE_GAPS[self._config.hardware.dtype] if limit is None else limit
+        return {"divergence_index": index, "divergence_gap": gap, "divergence_class": "tie" if gap < limit else "bug"}
+
+
+def _failed(answers: Sequence[Answer]) -> bool:
+    return any(answer.generation is None for answer in answers)
+
+
+def _without_middle(tokens: list[int], room: int) -> list[int]:
+    """The first and last tokens: a prompt's frame and its question are at its ends."""
+    head = room // 2
+    return [*tokens[:head], *tokens[len(tokens) - (room - head) :]]
+
+
+def warm_up(session: Session, sample: Sample, *, passes: int, max_new_tokens: int) -> None:
+    """Decode the start of one sample with both arms and forget it."""
+    tokens, _ = session.encode([{"role": "user", "content": sample.turns[0]}], raw=sample.raw)
+    tokens = tokens[: session.model.spec.max_positions - max_new_tokens]
+    reference: tuple[int, ...] | None = None
+    for generator in (session.baseline, session.method) * passes:
+        answer = generator.generate(
+            tokens, max_new_tokens=max_new_tokens, seed=0, stop_ids=session.model.stop_ids, reference_ids=reference
+        )
+        reference = reference or answer.tokens
+    session.method.reset()

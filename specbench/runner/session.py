@@ -1,0 +1,200 @@
+"""Everything a run needs in memory: models, prompts, generators, threads."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.config import RunConfig
+from specbench.decoding.loop import SpeculativeDecoding
+from specbench.decoding.target import Target
+from specbench.hardware.devices import resolve_dtype
+from specbench.hardware.environment import cpu_model, environment
+from specbench.hardware.profile import VerifyCurve, load_curve, store_curve, verify_curve
+from specbench.hardware.threads import choose_num_threads, set_num_threads
+from specbench.hardware.timer import device_synchronizer
+from specbench.methods.ar import Autoregressive
+from specbench.methods.build import Parts, build_generator
+from specbench.models.chat import Chat, check_pair, prompt_sha256
+from specbench.models.checkpoint import LoadedModel, load_model
+from specbench.types import Draft, Generator, ModelError, Needs, Sampling
+
+log = logging.getLogger(__name__)
+
+CURVE_CONTEXT = 256  # tokens before the measured rows
+_PROBE_STEPS = 7
+
+
+@dataclass
+class Session:
+    """The loaded parts of one run; `device` in the config is resolved already."""
+
+    config: RunConfig
+    target: Target = field(init=False)
+    model: LoadedModel = field(init=False)
+    draft: LoadedModel | None = field(init=False, default=None)
+    num_threads: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = self._load(self.config.model.target, self.config.model.target_revision)
+        if self.config.method.needs_draft and self.config.model.draft is not None:
+            self.draft = self._load(self.config.model.draft, self.config.model.draft_revision)
+            check_pair(self.chat, self._chat_of(self.draft))
+        self.target = Target(self.model.decoder)
+        self.num_threads = self._choose_threads()
+        self.warm_up()
+
+    # ---- models
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return resolve_dtype(self.config.hardware.dtype, self.config.hardware.device)
+
+    @property
+    def chat(self) -> Chat:
+        return self._chat_of(self.model)
+
+    @cached_property
+    def date(self) -> datetime.date:
+        return datetime.datetime.strptime(self.config.model.template_date, "%d %b %Y").date()
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        chosen = self.config.sampling
+        return Sampling(chosen.temperature, chosen.top_k, chosen.top_p)
+
+    def _load(self, source: str, revision: str | None) -> LoadedModel:
+        cache_dir = Path(self.config.paths.cache_dir).expanduser()
+        return load_model(
+            source, dtype=self.dtype, device=self.config.hardware.device, cache_dir=cache_dir, revision=revision
+        )
+
+    @staticmethod
+    def _chat_of(model: LoadedModel) -> Chat:
+        if model.chat is None:
+            raise ModelError(f"{model.folder} holds no tokenizer; prompts cannot be encoded")
+        return model.chat
+
+    # ---- generators
+
+    @cached_property
+    def baseline(self) -> Generator:
+        """AR through the same loop on the same target."""
+        return SpeculativeDecoding(self.target, Autoregressive(), self.sampling, timer=self._parts.timer)
+
+    @cached_property
+    def method(self) -> Generator:
+        return build_generator(self.config.method, self._parts)
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return Parts(
+            target=self.target,
+            sampling=self.sampling,
+            draft=self.draft.decoder if self.draft else None,
+            folder=self.model.folder,
+            draft_folder=self.draft.folder if self.draft else None,
+            curve=lambda: self.curve,
+        )
+
+    # ---- speed of this machine
+
+    def warm_up(self) -> None:
+        """First calls allocate and pick kernels: let them happen before anything is timed."""
+        self._step_seconds(context=8, rows=1)
+        self._step_seconds(context=8, rows=8)
+
+    def probe(self) -> float:
+        """Seconds of one AR step at a short context, the best of a few: the speed of the machine right now."""
+        return min(self._step_seconds(context=8, rows=1) for _ in range(_PROBE_STEPS))
+
+    @cached_property
+    def curve(self) -> VerifyCurve:
+        """t(T) of the target at a short context; measured once per model, machine and versions, then cached."""
+        folder = Path(self.config.paths.cache_dir).expanduser() / "curves"
+        known = load_curve(folder, self._curve_key)
+        if known is not None:
+            return known
+        log.info("measuring how long verifying T tokens takes on this machine (once)")
+        measured = verify_curve(
+            lambda rows: self._forward(context=CURVE_CONTEXT, rows=rows),
+            synchronize=device_synchronizer(self.config.hardware.device),
+        )
+        store_curve(folder, self._curve_key, measured)
+        return measured
+
+    @property
+    def _curve_key(self) -> dict[str, Any]:
+        return {
+            "model": self.model.revision,
+            "dtype": self.config.hardware.dtype,
+            "device": str(self.config.hardware.device),
+            "threads": self.num_threads,
+            "cpu": cpu_model(),
+            "torch": torch.__version__,
+            "linear": self.model.decoder.linear_path,
+            "context": CURVE_CONTEXT,
+        }
+
+    def _choose_threads(self) -> int:
+        chosen = self.config.hardware.num_threads
+        if chosen is None and self.config.hardware.device != "cpu":
+            return torch.get_num_threads()
+        if chosen is None:
+            path = Path(self.config.paths.results_dir) / "threads.json"
+            chosen = choose_num_threads(self._seconds_with_threads, path=path)
+        set_num_threads(chosen)
+        return chosen
+
+    def _seconds_with_threads(self, count: int) -> float:
+        set_num_threads(count)
+        self.warm_up()
+        return self.probe()
+
+    def _step_seconds(self, *, context: int, rows: int) -> float:
+        synchronize = device_synchronizer(self.config.hardware.device)
+        synchronize()
+        start = time.perf_counter()
+        self._forward(context=context, rows=rows)
+        synchronize()
+        return time.perf_counter() - start
+
+    @torch.inference_mode()
+    def _forward(self, *, context: int, rows: int) -> None:
+        """One verify pass behind `context` cached rows; what the cache holds does not change its time."""
+        self.target.reserve(context + rows)
+        self.target.cache.length = context
+        tokens = torch.zeros(rows - 1, dtype=torch.int64)
+        self.target.verify(0, Draft(tokens=tokens, spine=rows - 1), Needs(), greedy=True)
+
+    def environment(self) -> dict[str, Any]:
+        """Versions, hardware, and the choices that were measured here."""
+        return {
+            **environment(self.config.hardware.device),
+            "num_threads": self.num_threads,
+            "linear_path": self.model.decoder.linear_path,
+            "target": {"name": self.model.name, "revision": self.model.revision},
+            "draft": {"name": self.draft.name, "revision": self.draft.revision} if self.draft else None,
+        }
+
+    # ---- prompts
+
+    def encode(self, messages: Sequence[dict[str, str]], *, raw: bool) -> tuple[list[int], str]:
+        """Token ids of a conversation, and its text as it is given to the tokenizer."""
+        if raw:
+            return self.chat.encode_raw(messages[-1]["content"]), messages[-1]["content"]
+        rendered = self.chat.render(messages, date=self.date)
+        return self.chat.encode_rendered(rendered), rendered
+
+    @staticmethod
+    def sha256(text: str) -> str:
+        """Hash of a rendered prompt."""
+        return prompt_sha256(text)

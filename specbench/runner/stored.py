@@ -1,0 +1,77 @@
+"""AR's answers from an earlier run, for `measure.baseline=stored`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.config import RunConfig, compose, run_id
+from specbench.recording import Answer, Turn
+from specbench.results.files import read_json
+from specbench.results.schema import BASELINE, METHOD
+from specbench.results.store import is_finished
+from specbench.results.summary import load_samples
+from specbench.types import ConfigError, Generation, SampleError
+
+log = logging.getLogger(__name__)
+
+# A stored time counts only where these agree; tokens may be compared anyway.
+_SAME_MACHINE = ("cpu", "gpu", "num_threads", "linear_path", "target", "versions")
+
+
+@dataclass(frozen=True)
+class StoredBaseline:
+    """Rows of a finished AR run on the same prompts; `comparable`: made on this machine with these versions."""
+
+    rows: dict[tuple[str, int, int], dict[Any, Any]]
+    comparable: bool
+
+    def answer(self, turn: Turn) -> Answer:
+        """AR's answer to `turn`; SampleError when it is not there or the prompt was another one."""
+        row = self.rows.get((turn.sample.id, turn.number, turn.repeat))
+        if row is None or row["tokens"] is None:
+            raise SampleError(f"the stored AR run has no answer to turn {turn.number} of sample {turn.sample.id}")
+        if row["prompt_sha256"] != turn.sha256:
+            raise SampleError(f"the stored AR run saw another prompt for sample {turn.sample.id}")
+        generation = Generation(
+            tokens=tuple(int(token) for token in row["tokens"]),
+            finish_reason=row["finish_reason"],
+            prefill_s=row["prefill_s"],
+            decode_s=row["decode_s"],
+            ttft_s=row["ttft_s"],
+        )
+        return Answer(
+            turn,
+            BASELINE,
+            timed=bool(row["timed"]) and self.comparable,
+            generation=generation,
+            text=row["text"],
+            finish_reason=row["finish_reason"],
+            peak_memory_bytes=int(row["peak_memory_bytes"]),
+            started_at=row["started_at"],
+        )
+
+
+def stored_baseline(config: RunConfig, environment: dict[str, Any]) -> StoredBaseline:
+    """The finished `method=ar` run that differs from `config` in the method only; ConfigError says how to make it."""
+    folder = Path(config.paths.results_dir) / "runs" / run_id(_ar_config(config))
+    if not is_finished(folder):
+        raise ConfigError(
+            f"measure.baseline=stored: no finished AR run at {folder}; make it with the same command and "
+            "method=ar measure.baseline=none"
+        )
+    samples = load_samples(folder)
+    rows = samples[(samples["arm"] == METHOD) & samples["used"]].to_dict("records")
+    then = read_json(folder / "environment.json")
+    differing = [key for key in _SAME_MACHINE if then.get(key) != environment.get(key)]
+    if differing:
+        log.warning("the stored AR run was made with another %s: no speedup is given", ", ".join(differing))
+    known = {(str(row["sample_id"]), int(row["turn"]), int(row["repeat"])): row for row in rows}
+    return StoredBaseline(known, not differing)
+
+
+def _ar_config(config: RunConfig) -> RunConfig:
+    plain = compose(["method=ar"])
+    return replace(config, method=plain.method, measure=replace(config.measure, baseline="none"))
