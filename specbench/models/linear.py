@@ -84,7 +84,8 @@ def _exact_half_scale(weight: Tensor) -> float:
 
 def _few_float32_rows(x: Tensor, weight: Tensor) -> bool:
     rows = x.numel() // x.shape[-1]
-    return x.dtype == torch.float32 and x.device.type == "cpu" and rows <= _FEW_ROWS and not _needs_grad(x, weight)
+    both_float32 = x.dtype == weight.dtype == torch.float32
+    return both_float32 and x.device.type == "cpu" and rows <= _FEW_ROWS and not _needs_grad(x, weight)
 
 
 def _needs_grad(x: Tensor, weight: Tensor) -> bool:
@@ -112,7 +113,7 @@ def choose_path(dtype: torch.dtype, device: torch.device) -> str:
 
 @functools.cache
 def _measured_path(dtype: torch.dtype) -> str:
-    weights = [torch.randn(2048, 1024).to(dtype) for _ in range(8)]
+    weights = [torch.randn(1024, 1024).to(dtype) for _ in range(8)]
     library, packed = [Linear(w) for w in weights], [Linear(w) for w in weights]
     for layer in packed:
         layer.pack()
