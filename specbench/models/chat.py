@@ -83,14 +83,24 @@ class Chat:
             raise ModelError(f"the chat template of {self.name} failed: {error}") from error
 
 
-def load_chat(folder: Path, name: str, template_options: Mapping[str, Any] | None = None) -> Chat | None:
-    """The tokenizer of a model folder, None where the folder holds none; raises ModelError where it is broken."""
+def load_chat(
+    folder: Path,
+    name: str,
+    template_options: Mapping[str, Any] | None = None,
+    *,
+    chat_template: str | None = None,
+) -> Chat | None:
+    """The tokenizer of a model folder, None where the folder holds none; raises ModelError where it is broken.
+
+    `chat_template` is used where the tokenizer brings none.
+    """
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         return None
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # json, tokenizers and transformers each have their own
         raise ModelError(f"cannot read the tokenizer in {folder}: {error}") from error
+    tokenizer.chat_template = tokenizer.chat_template or chat_template
     chat = Chat(tokenizer, name, template_options=dict(template_options or {}))
     return Chat(tokenizer, name, find_stop_ids(chat, folder), chat.template_options)
 

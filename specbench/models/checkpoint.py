@@ -42,11 +42,15 @@ def load_model(
     device: torch.device | str,
     cache_dir: Path,
     revision: str | None = None,
+    chat_template: str | None = None,
 ) -> LoadedModel:
-    """Resolve `source` (folder, Hub id, .gguf, embedded:smollm2) and load it; raises ModelError."""
+    """Resolve `source` (folder, Hub id, .gguf, embedded:smollm2, tiny:...) and load it; raises ModelError.
+
+    `chat_template` (Jinja) is used where the tokenizer brings none.
+    """
     found = resolve(source, cache_dir=cache_dir, revision=revision)
     decoder = load_decoder(found.folder, dtype=dtype, device=device)
-    chat = load_chat(found.folder, found.name)
+    chat = load_chat(found.folder, found.name, chat_template=chat_template)
     stop_ids = chat.stop_ids if chat is not None else frozenset()
     return LoadedModel(decoder, decoder.spec, chat, stop_ids, found.name, found.revision, found.folder)
 

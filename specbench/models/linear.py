@@ -4,22 +4,16 @@ Three paths give the same product. `library` is torch's own linear. On CPUs with
 multiplies T bfloat16 rows in T times the time of one row; there `packed` keeps the weights in FBGEMM's packed
 half-precision layout (float32 accumulation), which reads them once for all rows. bfloat16 weights are scaled by a
 power of two first, so that their eight significant bits survive. float32 on CPU multiplies a few rows as
-`weight @ rows^T`, padded to the row counts for which that is fast. Which path is used is measured once a process.
+`weight @ rows^T`, padded to the row counts for which that is fast.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
-import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-log = logging.getLogger(__name__)
 
 PATHS = ("auto", "library", "packed")
 _PACK_CHUNK_ELEMENTS = 8 * 2**20  # bounds the float32 copy that packing needs to 32 MiB
@@ -49,17 +43,15 @@ class Linear:
             y = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return y.to(self.out_dtype or x.dtype)
 
-    def pack(self, *, keep_weight: bool = False) -> None:
+    def pack(self) -> None:
         """Move the weight into the packed layout (inference only)."""
         assert self.weight is not None
-        weight = self.weight
-        self._scale = _exact_half_scale(weight)
-        rows = max(1, _PACK_CHUNK_ELEMENTS // weight.shape[1])
+        self._scale = _exact_half_scale(self.weight)
+        rows = max(1, _PACK_CHUNK_ELEMENTS // self.weight.shape[1])
         self._packed = [
-            torch.ops.quantized.linear_prepack_fp16(chunk.float().mul_(self._scale), None)
-            for chunk in weight.split(rows)
+            torch.ops.quantized.linear_prepack_fp16(chunk.to(torch.float32, copy=True).mul_(self._scale), None)
+            for chunk in self.weight.split(rows)
         ]
-        del weight
         self.weight = None
 
     def _packed_product(self, x: Tensor) -> Tensor:
@@ -104,36 +96,15 @@ def _weight_first(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def choose_path(dtype: torch.dtype, device: torch.device) -> str:
-    """`packed` or `library`, whichever multiplies one and eight rows faster on this machine."""
-    half = dtype in (torch.bfloat16, torch.float16)
-    if device.type != "cpu" or not half or "fbgemm" not in torch.backends.quantized.supported_engines:
+    """`packed` for half precision on a CPU whose instructions torch has no fast product for, else `library`.
+
+    The choice depends on the machine's instructions only, never on a timing, so that a run repeats bit for bit.
+    """
+    supported = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }
+    if device.type != "cpu" or dtype not in supported:
         return "library"
-    return _measured_path(dtype)
-
-
-@functools.cache
-def _measured_path(dtype: torch.dtype) -> str:
-    weights = [torch.randn(1024, 1024).to(dtype) for _ in range(8)]
-    library, packed = [Linear(w) for w in weights], [Linear(w) for w in weights]
-    for layer in packed:
-        layer.pack()
-    seconds = {name: _seconds(layers, dtype) for name, layers in (("library", library), ("packed", packed))}
-    log.info("linear products in %s: %s", dtype, {name: f"{value * 1e3:.2f} ms" for name, value in seconds.items()})
-    return min(seconds, key=lambda name: seconds[name])
-
-
-def _seconds(layers: list[Linear], dtype: torch.dtype) -> float:
-    def product(rows: Tensor) -> float:
-        return _best(lambda: [layer(rows) for layer in layers])
-
-    with torch.inference_mode():
-        return sum(product(torch.randn(count, 1024).to(dtype)) for count in (1, 8))
-
-
-def _best(call: Callable[[], object], repeats: int = 5) -> float:
-    best = math.inf
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best
+    packs = "fbgemm" in torch.backends.quantized.supported_engines
+    return "packed" if packs and not supported[dtype]() else "library"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.models.prepare import EMBEDDED_NAME, gguf_sha256, prepare_embedded, prepare_gguf
+from specbench.models.tiny import VARIANTS, prepare_tiny
 from specbench.types import ModelError
 
 EMBEDDED = "embedded:smollm2"
@@ -28,11 +29,13 @@ class Source:
 
 
 def resolve(source: str, *, cache_dir: Path, revision: str | None = None) -> Source:
-    """Find or fetch the model named by `source`; raises ModelError with what to do instead."""
+    """Find, make or fetch the model named by `source`; raises ModelError with what to do instead."""
     if source == EMBEDDED:
         return _converted(prepare_embedded(cache_dir), EMBEDDED_NAME)
     if source.startswith("embedded:"):
         raise ModelError(f"unknown embedded model {source!r}; there is: {EMBEDDED}")
+    if source.startswith("tiny:"):
+        return _tiny(source, cache_dir)
     path = Path(source).expanduser()
     if source.endswith(".gguf"):
         return _converted(prepare_gguf(path, cache_dir), f"{path.stem} (from GGUF)")
@@ -47,6 +50,15 @@ def resolve(source: str, *, cache_dir: Path, revision: str | None = None) -> Sou
 
 def _converted(folder: Path, name: str) -> Source:
     return Source(folder, name, f"gguf-{gguf_sha256(folder)}")
+
+
+def _tiny(source: str, cache_dir: Path) -> Source:
+    variant, _, role = source.removeprefix("tiny:").partition("/")
+    if variant not in VARIANTS or role not in ("", "draft"):
+        legal = ", ".join(f"tiny:{name} and tiny:{name}/draft" for name in VARIANTS)
+        raise ModelError(f"unknown tiny model {source!r}; there are: {legal}")
+    folder = prepare_tiny(cache_dir, variant)[role == "draft"]
+    return Source(folder, source, f"local-{_fingerprint(folder)}")
 
 
 def _local(folder: Path) -> Source:

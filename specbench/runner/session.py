@@ -74,7 +74,12 @@ class Session:
     def _load(self, source: str, revision: str | None) -> LoadedModel:
         cache_dir = Path(self.config.paths.cache_dir).expanduser()
         return load_model(
-            source, dtype=self.dtype, device=self.config.hardware.device, cache_dir=cache_dir, revision=revision
+            source,
+            dtype=self.dtype,
+            device=self.config.hardware.device,
+            cache_dir=cache_dir,
+            revision=revision,
+            chat_template=self.config.model.chat_template,
         )
 
     @staticmethod
