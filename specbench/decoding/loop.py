@@ -13,7 +13,16 @@ from specbench.decoding.stopping import cut
 from specbench.decoding.target import Target
 from specbench.decoding.verification import verify
 from specbench.hardware.timer import PhaseTimer
-from specbench.types import Draft, Generation, Sampling, StepRecord, Verdict, VerifyResult
+from specbench.types import (
+    ConfigError,
+    Draft,
+    Generation,
+    SampleError,
+    Sampling,
+    StepRecord,
+    Verdict,
+    VerifyResult,
+)
 
 _TREE_ROWS = 256  # cache rows beyond the budget, for siblings, phrases and passengers
 
@@ -43,6 +52,7 @@ class SpeculativeDecoding:
         reference_ids: Sequence[int] | None = None,
     ) -> Generation:
         """Decode after `prompt` (token ids, at least one) until the first stop id or `max_new_tokens` tokens."""
+        _check(prompt, max_new_tokens)
         request = Request(
             target=self.target,
             committed=list(prompt),
@@ -101,6 +111,13 @@ class SpeculativeDecoding:
         with timer.phase("adapt"):
             self.drafter.observe(verdict, result if prompt_result is None else replace(result, prompt=prompt_result))
         return draft, verdict
+
+
+def _check(prompt: Sequence[int], max_new_tokens: int) -> None:
+    if max_new_tokens < 1:
+        raise ConfigError(f"max_new_tokens={max_new_tokens}: must be at least 1")
+    if not prompt:
+        raise SampleError("the prompt has no tokens")
 
 
 def commit(request: Request, verdict: Verdict) -> None:
