@@ -32,7 +32,7 @@ class Linear:
         self.bias = bias
         self.out_dtype = out_dtype
         self._packed: list[torch.ScriptObject] = []
-        self._scale = 1.0
+        self._unscale = torch.ones(1)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.weight is None:
@@ -46,20 +46,19 @@ class Linear:
     def pack(self) -> None:
         """Move the weight into the packed layout (inference only)."""
         assert self.weight is not None
-        self._scale = _exact_half_scale(self.weight)
+        scale = _exact_half_scale(self.weight)
+        self._unscale = torch.full((1,), 1.0 / scale)
         rows = max(1, _PACK_CHUNK_ELEMENTS // self.weight.shape[1])
         self._packed = [
-            torch.ops.quantized.linear_prepack_fp16(chunk.to(torch.float32, copy=True).mul_(self._scale), None)
+            torch.ops.quantized.linear_prepack_fp16(chunk.to(torch.float32, copy=True).mul_(scale), None)
             for chunk in self.weight.split(rows)
         ]
         self.weight = None
 
     def _packed_product(self, x: Tensor) -> Tensor:
-        x32 = x.float()
+        x32 = x * self._unscale  # to float32; a power of two changes no bit of the product
         parts = [torch.ops.quantized.linear_dynamic_fp16(x32, part) for part in self._packed]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-        if self._scale != 1.0:
-            y = y.mul_(1.0 / self._scale)
         return y if self.bias is None else y + self.bias
 
 
