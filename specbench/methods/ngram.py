@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,9 +47,11 @@ class NgramIndex:
         sizes = self._sizes[-1:] if match == "longest" else self._sizes
         for size in sizes:
             places = self._places.get(tuple(self.tokens[-size:]), []) if size <= len(self.tokens) else []
-            usable = [place for place in _window(places, match) if place <= latest]
+            usable = bisect.bisect_right(places, latest)
+            if usable and match == "longest":
+                return self._longest(places[max(0, usable - _CANDIDATES) : usable])
             if usable:
-                return self._longest(usable) if match == "longest" else Hit(usable[0 if match == "first" else -1], size)
+                return Hit(places[0 if match == "first" else usable - 1], size)
         return None
 
     def _longest(self, places: Sequence[int]) -> Hit:
@@ -60,7 +63,3 @@ class NgramIndex:
         while size < min(place, limit) and self.tokens[place - 1 - size] == self.tokens[end - 1 - size]:
             size += 1
         return size
-
-
-def _window(places: Sequence[int], match: str) -> Sequence[int]:
-    return places[:1] if match == "first" else places[-_CANDIDATES:]

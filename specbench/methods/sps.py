@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,12 +40,12 @@ class SpeculativeSampling(DrafterBase):
         super().begin(request)
         self._cache = self.draft.reserve(self._cache, len(request.committed) + request.max_new_tokens)
         self.controller.begin(request)
-        fill(self.draft, self.cache, request.committed[:-1])
+        fill(self.draft, self.cache, self._known(request.committed[:-1]))
 
     def propose(self, budget: int) -> Draft:
         self._before = len(self.request.committed)
         chain = ChainDrafter(self.controller, self.request.target.decoder.spec.vocab_size, self.request)
-        draft = chain.draft(self._forward, self.request.committed[self.cache.length :], budget=budget)
+        draft = chain.draft(self._forward, self._known(self.request.committed[self.cache.length :]), budget=budget)
         self._drafted = len(draft)
         return draft
 
@@ -55,6 +56,13 @@ class SpeculativeSampling(DrafterBase):
 
     def reset(self) -> None:
         self.controller.reset()
+
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Tokens as the draft can read them: an id of the target's padding beyond its vocabulary becomes its last."""
+        vocab = self.draft.spec.vocab_size
+        if vocab >= self.request.target.decoder.spec.vocab_size:
+            return tokens
+        return [min(token, vocab - 1) for token in tokens]
 
     def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="last")
