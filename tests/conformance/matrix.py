@@ -1,0 +1,123 @@
+"""Every method x legal controller of `conf/method`, built on the tiny pairs; a new method is found by itself."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.config import compose
+from specbench.config.errors import CONF_DIR
+from specbench.decoding.target import Target
+from specbench.hardware.profile import VerifyCurve
+from specbench.methods.build import Parts, build_generator
+from specbench.models.tiny import VARIANTS, write_pair
+from specbench.types import ConfigError, Generation, Sampling
+from tests.decoding.tinies import tiny_draft, tiny_target
+
+TOKENS = 24
+GREEDY = Sampling()
+END = 260  # the tiny pairs' end-of-turn id
+CURVE = VerifyCurve({1: 1.0, 8: 1.2, 32: 2.0})
+PROMPTS: dict[str, tuple[int, ...]] = {
+    "text": (256, 258, *b"once more, and once more,", 260, 259),
+    "one repeated token": (65,) * 24,
+    "one token": (90,),
+    "zeros": (256, *(0,) * 12),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with a controller."""
+
+    method: str
+    controller: str
+
+    def __str__(self) -> str:
+        return self.method if self.controller == "none" else f"{self.method}-{self.controller}"
+
+    @property
+    def outside(self) -> bool:
+        """Whether the method is a reference that shows no steps."""
+        return self.method.startswith("hf_")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+@functools.cache
+def config(case: Case) -> Any:
+    """The method's checked config; raises ConfigError where it does not take the controller."""
+    return compose(["model=tiny", f"method={case.method}", f"method/controller={case.controller}"]).method
+
+
+def legal(case: Case) -> bool:
+    try:
+        config(case)
+    except ConfigError as error:
+        if "controller" not in str(error):
+            raise
+        return False
+    return True
+
+
+@functools.cache
+def cases() -> tuple[Case, ...]:
+    """All that the configuration allows, methods in name order."""
+    folder = CONF_DIR / "method"
+    every = [Case(method, name) for method in names(folder) for name in names(folder / "controller")]
+    return tuple(case for case in every if legal(case))
+
+
+@functools.cache
+def folders(variant: str) -> tuple[Path, Path]:
+    return write_pair(Path(tempfile.mkdtemp(prefix="specbench-tiny-")), variant)
+
+
+@functools.cache
+def generator(case: Case, variant: str = "plain", sampling: Sampling = GREEDY) -> Any:
+    """The method on a tiny pair, as the runner would build it."""
+    outside = folders(variant) if case.outside else (None, None)
+    parts = Parts(
+        target=Target(tiny_target(variant)),
+        sampling=sampling,
+        draft=tiny_draft(variant),
+        folder=outside[0],
+        draft_folder=outside[1],
+        curve=lambda: CURVE,
+    )
+    return build_generator(config(case), parts)
+
+
+def decode(built: Any, prompt: Sequence[int], **changes: Any) -> Generation:
+    """One answer of a generator that has forgotten what it learnt."""
+    built.reset()
+    return built.generate(prompt, **({"max_new_tokens": TOKENS, "seed": 0} | changes))
+
+
+AR = Case("ar", "none")
+
+
+@functools.cache
+def reference(variant: str, prompt: tuple[int, ...], tokens: int = TOKENS) -> tuple[int, ...]:
+    """AR's answer without a stop id."""
+    return decode(generator(AR, variant), prompt, max_new_tokens=tokens).tokens
+
+
+@functools.cache
+def greedy(case: Case, variant: str, prompt: tuple[int, ...]) -> Generation:
+    """The method's answer without a stop id, shared by the tests that look at it from different sides."""
+    answer = reference(variant, prompt)
+    return decode(generator(case, variant), prompt, reference_ids=answer)
+
+
+every_case = pytest.mark.parametrize("case", cases(), ids=str)
+every_own_case = pytest.mark.parametrize("case", [case for case in cases() if not case.outside], ids=str)
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
