@@ -19,18 +19,39 @@ _TOPK = 10
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
+@dataclass(frozen=True)
+class Branching:
+    """Leaf siblings beside every spine token, fewer where the draft is sure of its token.
+
+    `widths[i]` candidates at a depth (the spine token included) when its probability is above `thresholds[i]`, the
+    last width below all; at most `max_nodes` rows in the tree. Source: SWIFT and ConfLayers.
+    """
+
+    thresholds: tuple[float, ...] = (0.95, 0.8, 0.5)
+    widths: tuple[int, ...] = (3, 5, 8, 10)
+    max_nodes: int = 131
+
+    def width(self, prob: float) -> int:
+        above = (width for threshold, width in zip(self.thresholds, self.widths, strict=False) if prob > threshold)
+        return next(above, self.widths[-1])
+
+
 @dataclass
 class ChainDrafter:
     """Runs `forward` until the controller, a stop id or the budget ends the chain.
 
-    `vocab_size` is the target's; draft logits beyond it are dropped and missing ones count as probability 0.
+    `vocab_size` is the target's; draft logits beyond it are dropped and missing ones count as probability 0. With
+    `branching` the chain becomes the spine of a tree.
     """
 
     controller: Controller
     vocab_size: int
     request: Request
+    branching: Branching | None = None
     _tokens: list[int] = field(default_factory=list)
     _q: list[Tensor] = field(default_factory=list)
+    _probs: list[float] = field(default_factory=list)  # of the spine tokens; only with branching
+    _siblings: list[list[int]] = field(default_factory=list)  # a list a depth; only with branching
 
     def draft(self, forward: Forward, feed: Sequence[int], *, budget: int) -> Draft:
         """A chain of at most `budget` tokens after `feed`, whose last token is the root."""
@@ -52,7 +73,7 @@ class ChainDrafter:
             row, state = forward(feed)
             token, q = self._pick(row)
             feed = token[None, None]
-            logits.append(row)
+            logits.append(row[: self.vocab_size])
             states.append(state)
             drafted.append((token, q))
         tokens = torch.stack([token for token, _ in drafted]).tolist()  # the block's one host sync
@@ -61,6 +82,8 @@ class ChainDrafter:
             tokens = tokens[: stop + 1]
         self._tokens += tokens
         self._q += [q for _, q in drafted[: len(tokens)] if q is not None]
+        if self.branching is not None:
+            self._branch(self.branching, tokens, torch.stack(logits[: len(tokens)]))
         return self._signals(first, tokens, logits[: len(tokens)], states[: len(tokens)]), feed, stop is not None
 
     def _pick(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -71,11 +94,34 @@ class ChainDrafter:
         q = torch.nn.functional.pad(q, (0, self.vocab_size - q.shape[0]))
         return torch.tensor(self.request.draws.categorical(q), device=logits.device), q
 
+    def _branch(self, branching: Branching, tokens: list[int], logits: Tensor) -> None:
+        """Note the siblings of new spine tokens: the next best ones, or draws without replacement when sampling."""
+        rows = logits.softmax(-1)
+        best = rows.topk(max(branching.widths), dim=-1).indices.tolist()
+        for depth, token in enumerate(tokens):
+            prob = float(rows[depth, token])
+            wanted = branching.width(prob) - 1
+            if self.request.sampling.greedy:
+                others = [other for other in best[depth] if other != token][:wanted]
+            else:
+                others = self._draw_others(self._q[len(self._q) - len(tokens) + depth], token, wanted)
+            self._probs.append(prob)
+            self._siblings.append(others)
+
+    def _draw_others(self, q: Tensor, token: int, count: int) -> list[int]:
+        left = q.clone()
+        left[token] = 0.0
+        others: list[int] = []
+        while len(others) < count and float(left.sum()) > 0.0:
+            others.append(self.request.draws.categorical(left))
+            left[others[-1]] = 0.0
+        return others
+
     def _signals(self, first: int, tokens: list[int], logits: list[Tensor], states: list[Tensor]) -> Block:
         wanted = self.controller.signals
         if not wanted:
             return Block(first, tokens)
-        rows = torch.stack(logits)[:, : self.vocab_size]
+        rows = torch.stack(logits)
         sampling = self.request.sampling
         log_p = rows.log_softmax(-1) if sampling.greedy else probabilities(rows, sampling).log()
         index = torch.tensor(tokens, device=rows.device)[:, None]
@@ -92,10 +138,19 @@ class ChainDrafter:
 
     def _finished(self, reason: str) -> Draft:
         count = len(self._tokens)
+        tokens, parents, q_row = list(self._tokens), list(range(-1, count - 1)), list(range(count))
+        room = (self.branching.max_nodes if self.branching else count) - count
+        for depth, others in enumerate(self._siblings):
+            others = others[: max(0, room)]
+            room -= len(others)
+            tokens += others
+            parents += [depth - 1] * len(others)
+            q_row += [depth] * len(others)
         return Draft(
-            tokens=torch.tensor(self._tokens, device=self.request.target.decoder.device),
+            tokens=torch.tensor(tokens, device=self.request.target.decoder.device),
+            parents=tuple(parents) if len(tokens) > count else None,
             q=torch.stack(self._q) if self._q else None,
-            q_row=tuple(range(count)) if self._q else None,
+            q_row=tuple(q_row) if self._q else None,
             spine=count,
-            info={"stop_reason": reason},
+            info={"stop_reason": reason} | ({"probs": self._probs} if self._probs else {}),
         )
