@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ def command(main: Callable[[], object]) -> int:
         return 0
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors over instead of printing them
+    logging.raiseExceptions = False  # a log file on a full disk must not drown what is told about it
     code = 0
     try:
         main()
@@ -39,6 +41,11 @@ def command(main: Callable[[], object]) -> int:
             raise
         code = USER_ERROR
         _tell(f"ERROR: {one_line(error, sys.argv[1:])}")
+    except OSError as error:  # Hydra's and our own small files beside the runs
+        if full_error:
+            raise
+        code = USER_ERROR
+        _tell(f"ERROR: cannot write below paths.results_dir ({error}); make room there or choose another folder")
     jobs_code, table = jobs.finish()
     if table:
         sys.stdout.write(f"\n{table}\n")

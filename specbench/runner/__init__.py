@@ -19,9 +19,9 @@ from specbench.recording import Answer, choice_rows, sample_row, step_rows
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, warm_up
-from specbench.runner.planning import describe, make_task, ordered_samples
+from specbench.runner.planning import describe, make_task, ordered_samples, subset
 from specbench.runner.session import Session
-from specbench.runner.stored import stored_baseline
+from specbench.runner.stored import StoredBaseline, stored_baseline
 from specbench.types import Sample, SampleError, Task
 
 log = logging.getLogger(__name__)
@@ -66,16 +66,23 @@ class _Run:
     def execute(self) -> tuple[dict[str, Any], str | None]:
         """Decode, summarise and write; gives the summary and, when the run failed, why."""
         session = Session(self.config)
-        _ = session.method  # a method that cannot be built stops here, before a folder is made
+        environment = session.environment()
+        stored = self._check(session, environment)
         with RunStore(self.run_dir) as store:
             store.write_config(yaml.safe_dump(as_dict(self.config), sort_keys=False))
-            environment = session.environment()
             store.write_environment(environment)
             todo = [sample for sample in self.samples if sample.id not in store.finished_ids()]
             self._note_resume(len(todo))
             self.logger.start(self.config, self.run_dir.name, len(todo), environment)
-            self._decode(session, store, todo, environment)
+            self._decode(session, store, todo, stored)
             return self._finalize(session, store)
+
+    def _check(self, session: Session, environment: dict[str, Any]) -> StoredBaseline | None:
+        """Stop a run that cannot start before its folder is made; gives the stored baseline if one is to be used."""
+        _ = session.method
+        first = self.samples[0]
+        session.encode([{"role": "user", "content": first.turns[0]}], raw=first.raw)
+        return stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
 
     def _note_resume(self, left: int) -> None:
         done = len(self.samples) - left
@@ -84,11 +91,10 @@ class _Run:
             if self.config.method.scope != "sample":
                 log.warning("method.scope=%s: what was learnt before is lost", self.config.method.scope)
 
-    def _decode(self, session: Session, store: RunStore, todo: Sequence[Sample], environment: dict[str, Any]) -> None:
+    def _decode(self, session: Session, store: RunStore, todo: Sequence[Sample], stored: StoredBaseline | None) -> None:
         if not todo:
             return
         max_new_tokens = self.config.sampling.max_new_tokens or self.task.default_max_new_tokens
-        stored = stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
         warm_up(
             session,
             todo[0],
@@ -106,7 +112,7 @@ class _Run:
     def _forget(self, session: Session, previous: Sample | None, sample: Sample) -> None:
         """Drop what the method learnt where its scope ends: at each sample, or where a task's subset changes."""
         scope = self.config.method.scope
-        new_subset = previous is not None and previous.category != sample.category and self.task.name == "spec_bench"
+        new_subset = previous is not None and subset(self.config, previous) != subset(self.config, sample)
         if scope == "sample" or (scope == "task" and new_subset):
             session.method.reset()
 
@@ -171,6 +177,8 @@ def _failure(config: RunConfig, summary: dict[str, Any]) -> str | None:
     """Why a run that went to its end still failed, or None."""
     if summary["num_failed"]:
         return f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why"
+    if summary["num_skipped"] == summary["num_samples"]:
+        return f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"
     if summary["num_bugs"]:
         return (
             f"{summary['num_bugs']} answers differ from AR by more than rounding explains (measure.tie_gap): "

@@ -127,10 +127,10 @@ class Conversation:
 
     def _answer(self, arm: str, turn: Turn, reference: Generation | None) -> Answer:
         generator = self._session.baseline if arm == BASELINE else self._session.method
-        if arm == BASELINE and self._stored is not None:
-            return self._stored.answer(turn)
         answer = Answer(turn, arm, timed=self._config.measure.exclusive, load_before=load_now())
         try:
+            if arm == BASELINE and self._stored is not None:
+                return self._stored.answer(turn)
             with PeakMemory(self._config.hardware.device) as memory:
                 answer.generation = self._generate(generator, turn, reference)
         except SampleError as error:
@@ -205,13 +205,16 @@ def _without_middle(tokens: list[int], room: int) -> list[int]:
 
 
 def warm_up(session: Session, sample: Sample, *, passes: int, max_new_tokens: int) -> None:
-    """Decode the start of one sample with both arms and forget it."""
+    """Decode the start of one sample with both arms and forget it; a failure is left to the samples to record."""
     tokens, _ = session.encode([{"role": "user", "content": sample.turns[0]}], raw=sample.raw)
     tokens = tokens[: session.model.spec.max_positions - max_new_tokens]
     reference: tuple[int, ...] | None = None
-    for generator in (session.baseline, session.method) * passes:
-        answer = generator.generate(
-            tokens, max_new_tokens=max_new_tokens, seed=0, stop_ids=session.model.stop_ids, reference_ids=reference
-        )
-        reference = reference or answer.tokens
+    try:
+        for generator in (session.baseline, session.method) * passes:
+            answer = generator.generate(
+                tokens, max_new_tokens=max_new_tokens, seed=0, stop_ids=session.model.stop_ids, reference_ids=reference
+            )
+            reference = reference or answer.tokens
+    except Exception as error:
+        log.warning("the warm-up failed: %s: %s", type(error).__name__, error)
     session.method.reset()

@@ -11,7 +11,7 @@ import pandas as pd
 
 from specbench.config import RunConfig
 from specbench.results.summary import load_samples
-from specbench.tasks import build_task, select
+from specbench.tasks import build_task, select, spec_bench
 from specbench.types import ConfigError, Sample, Task
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,23 @@ def make_task(config: RunConfig) -> Task:
 
 
 def ordered_samples(config: RunConfig, task: Task) -> list[Sample]:
-    """The chosen samples: in file order, or shuffled by the seed where what is learnt outlives a sample."""
+    """The chosen samples: in file order, or shuffled by the seed where what is learnt outlives a sample.
+
+    With `method.scope=task` the subsets of spec_bench stay together, because learning ends with each.
+    """
     samples = select(task.samples(), config.num_samples)
     if not samples:
         raise ConfigError(f"task={config.task.name} has no samples for data={config.data.source}")
     if config.method.scope != "sample":
         random.Random(config.seed).shuffle(samples)
+    if config.method.scope == "task":
+        samples.sort(key=lambda sample: subset(config, sample))
     return samples
+
+
+def subset(config: RunConfig, sample: Sample) -> str:
+    """The task that a sample belongs to: spec_bench is six tasks in one, every other task is one."""
+    return spec_bench.subset(sample.category) if config.task.name == "spec_bench" else config.task.name
 
 
 def estimated_seconds(config: RunConfig, num_samples: int) -> float | None:

@@ -6,6 +6,7 @@ import datetime
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +26,14 @@ from specbench.methods.ar import Autoregressive
 from specbench.methods.build import Parts, build_generator
 from specbench.models.chat import Chat, check_pair, prompt_sha256
 from specbench.models.checkpoint import LoadedModel, load_model
-from specbench.types import Draft, Generator, ModelError, Needs, Sampling
+from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
 
 log = logging.getLogger(__name__)
 
 CURVE_CONTEXT = 256  # tokens before the measured rows
 _PROBE_STEPS = 7
+
+_loaded: dict[tuple[Any, ...], LoadedModel] = {}  # the jobs of a sweep mostly share their models
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Session:
     num_threads: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
         if self.config.method.needs_draft and self.config.model.draft is not None:
             self.draft = self._load(self.config.model.draft, self.config.model.draft_revision)
@@ -72,15 +76,23 @@ class Session:
         return Sampling(chosen.temperature, chosen.top_k, chosen.top_p)
 
     def _load(self, source: str, revision: str | None) -> LoadedModel:
-        cache_dir = Path(self.config.paths.cache_dir).expanduser()
-        return load_model(
-            source,
-            dtype=self.dtype,
-            device=self.config.hardware.device,
-            cache_dir=cache_dir,
-            revision=revision,
-            chat_template=self.config.model.chat_template,
-        )
+        how: dict[str, Any] = {
+            "dtype": self.dtype,
+            "device": self.config.hardware.device,
+            "cache_dir": Path(self.config.paths.cache_dir).expanduser(),
+            "revision": revision,
+            "chat_template": self.config.model.chat_template,
+        }
+        key = (source, *how.values())
+        if key not in _loaded:
+            _loaded[key] = load_model(source, **how)
+        return _loaded[key]
+
+    def _drop_others(self) -> None:
+        """Free the models of an earlier job of this process unless this one uses them too."""
+        named = {self.config.model.target, self.config.model.draft}
+        for key in [key for key in _loaded if key[0] not in named or key[1] != self.dtype]:
+            del _loaded[key]
 
     @staticmethod
     def _chat_of(model: LoadedModel) -> Chat:
@@ -178,7 +190,8 @@ class Session:
         self.target.reserve(context + rows)
         self.target.cache.length = context
         tokens = torch.zeros(rows - 1, dtype=torch.int64)
-        self.target.verify(0, Draft(tokens=tokens, spine=rows - 1), Needs(), greedy=True)
+        with suppress(SampleError):  # logits that are NaN take as long; the samples say so
+            self.target.verify(0, Draft(tokens=tokens, spine=rows - 1), Needs(), greedy=True)
 
     def environment(self) -> dict[str, Any]:
         """Versions, hardware, and the choices that were measured here."""
