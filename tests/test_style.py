@@ -45,7 +45,7 @@ class Found:
 
 
 def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
 
 
 @cache
