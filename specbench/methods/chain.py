@@ -24,12 +24,19 @@ class Branching:
     """Leaf siblings beside every spine token, fewer where the draft is sure of its token.
 
     `widths[i]` candidates at a depth (the spine token included) when its probability is above `thresholds[i]`, the
-    last width below all; at most `max_nodes` rows in the tree. Source: SWIFT and ConfLayers.
+    last width below all; at most `max_nodes` rows in the tree, and at most `rooms[n - 1]` siblings beside a spine of n
+    tokens (the last entry for longer ones; empty = no such limit). Source: SWIFT and ConfLayers.
     """
 
     thresholds: tuple[float, ...] = (0.95, 0.8, 0.5)
     widths: tuple[int, ...] = (3, 5, 8, 10)
     max_nodes: int = 131
+    rooms: tuple[int, ...] = ()
+
+    def room(self, spine: int) -> int:
+        """The most siblings beside a spine of so many tokens."""
+        left = max(0, self.max_nodes - spine)
+        return min(left, self.rooms[min(spine, len(self.rooms)) - 1]) if self.rooms else left
 
     def width(self, prob: float) -> int:
         above = (width for threshold, width in zip(self.thresholds, self.widths, strict=False) if prob > threshold)
@@ -139,9 +146,9 @@ class ChainDrafter:
     def _finished(self, reason: str) -> Draft:
         count = len(self._tokens)
         tokens, parents, q_row = list(self._tokens), list(range(-1, count - 1)), list(range(count))
-        room = (self.branching.max_nodes if self.branching else count) - count
+        room = self.branching.room(count) if self.branching else 0
         for depth, others in enumerate(self._siblings):
-            others = others[: max(0, room)]
+            others = others[:room]
             room -= len(others)
             tokens += others
             parents += [depth - 1] * len(others)
