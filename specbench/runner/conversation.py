@@ -18,7 +18,6 @@ from specbench.types import Generation, Generator, Sample, SampleError
 
 log = logging.getLogger(__name__)
 
-TIE_GAPS = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}  # largest fp32 logit gap that rounding explains
 MAX_DRIFT = 0.1  # a pair during which the machine's speed changed by more is measured again
 MAX_ATTEMPTS = 3
 _MIN_CONTEXT_LEFT = 16  # a truncated prompt keeps at least this many tokens
@@ -53,6 +52,8 @@ class Conversation:
         return answers
 
     def _one_pass(self, repeat: int) -> list[Answer]:
+        if self._config.method.scope == "sample":
+            self._session.method.reset()
         own_history = self._config.task.history == "own" or BASELINE not in self._arms
         histories: dict[str, list[Message]] = {arm: [] for arm in self._arms}
         answers: list[Answer] = []
@@ -96,7 +97,9 @@ class Conversation:
         attempts: list[tuple[float, list[Answer]]] = []
         timed = self._config.measure.exclusive
         with exclusive(self._config.hardware.device, enabled=timed):
-            while len(attempts) < (MAX_ATTEMPTS if timed and self._paired else 1):
+            while len(attempts) < (MAX_ATTEMPTS if timed and self._repeatable else 1):
+                if attempts:
+                    self._session.method.reset()  # or the repetition would profit from what was just learnt
                 drift, answers = self._attempt(turns, len(attempts))
                 attempts.append((drift, answers))
                 if drift <= MAX_DRIFT or _failed(answers):
@@ -120,6 +123,11 @@ class Conversation:
             answers[arm].attempt, answers[arm].ran_first = attempt, position == 0
         after = self._session.probe()
         return abs(after / before - 1.0), [answers[arm] for arm in turns]
+
+    @property
+    def _repeatable(self) -> bool:
+        """Only where nothing that earlier samples taught would be lost or learnt twice."""
+        return self._paired and self._config.method.scope == "sample"
 
     @property
     def _needs_reference(self) -> bool:
@@ -189,9 +197,9 @@ class Conversation:
             return {"divergence_index": index, "divergence_gap": None, "divergence_class": "bug"}
         prefix = [*prompt, *expected[:index]]
         gap = logit_gap(self._session.model.decoder, prefix, own[index], expected[index])
-        limit = self._config.measure.tie_gap
-        limit = TIE_GAPS[self._config.hardware.dtype] if limit is None else limit
-        return {"divergence_index": index, "divergence_gap": gap, "divergence_class": "tie" if gap < limit else "bug"}
+        limit = self._config.measure.tie_gap  # the config resolved it by dtype
+        tie = limit is not None and gap < limit
+        return {"divergence_index": index, "divergence_gap": gap, "divergence_class": "tie" if tie else "bug"}
 
 
 def _failed(answers: Sequence[Answer]) -> bool:

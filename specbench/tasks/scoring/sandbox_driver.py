@@ -50,6 +50,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def main() -> None:
+    """Read the program and its limits from stdin, shut the process in, run it, and report the nonce on success."""
     request = json.load(sys.stdin)
     report = os.dup(1)
     os.set_inheritable(report, False)
