@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from .clasp import check_clasp, check_layer_search
+from .del_ import check_del
 from .outcome import FAILED, SKIPPED, Checker, Data, Outcome
 from .parity import check_plain_decoding
 from .sampling import check_sampling
@@ -15,6 +17,9 @@ NOT_BUILT = "method not built yet"
 
 # `folder/file` -> its checker. A file of another name is counted as skipped; plain decoding is checked in every file.
 CHECKERS: dict[str, Checker] = {
+    "clasp/dp_cases.json": check_layer_search,
+    "clasp/e2e.json": check_clasp,
+    "del/e2e.json": check_del,
     "sampling/cases.json": check_sampling,
     "specbench_score/expected.json": check_scores,
 }

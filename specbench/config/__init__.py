@@ -6,6 +6,8 @@ from specbench.config.controllers import ControllerConfig
 from specbench.config.identity import NOT_SEMANTIC, as_dict, run_id, semantic
 from specbench.config.jobs import run_job
 from specbench.config.methods import MethodConfig
+from specbench.config.methods_clasp import ClaspConfig
+from specbench.config.methods_del import DelConfig
 from specbench.config.parts import (
     ArtefactConfig,
     DataConfig,
@@ -24,8 +26,10 @@ from specbench.config.trees import flatten
 __all__ = [
     "NOT_SEMANTIC",
     "ArtefactConfig",
+    "ClaspConfig",
     "ControllerConfig",
     "DataConfig",
+    "DelConfig",
     "HardwareConfig",
     "LoggerConfig",
     "MeasureConfig",
