@@ -9,13 +9,7 @@ from specbench.models.hf_generate import HfGenerator, load_hf
 from specbench.types import ModelError
 
 _MODES = {"hf_ar": "ar", "hf_assisted": "assisted", "hf_pld": "pld"}
-_SETTINGS = {  # our key -> the library's
-    "num_assistant_tokens": "num_assistant_tokens",
-    "schedule": "num_assistant_tokens_schedule",
-    "assistant_confidence_threshold": "assistant_confidence_threshold",
-    "max_ngram": "max_matching_ngram_size",
-    "num_draft_tokens": "prompt_lookup_num_tokens",
-}
+_SETTINGS = ("num_assistant_tokens", "schedule", "assistant_confidence_threshold", "max_ngram", "num_draft_tokens")
 
 
 class HfReference(HfGenerator):
@@ -32,6 +26,6 @@ class HfReference(HfGenerator):
             parts.require_draft()
             assert parts.draft_folder is not None
             draft = load_hf(parts.draft_folder, **load)
-        settings = {theirs: getattr(config, ours) for ours, theirs in _SETTINGS.items() if hasattr(config, ours)}
+        settings = {name: getattr(config, name) for name in _SETTINGS if hasattr(config, name)}
         model = load_hf(parts.folder, **load)
         return cls(model, mode=_MODES[config.name], sampling=parts.sampling, draft=draft, settings=settings)

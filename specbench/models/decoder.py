@@ -131,7 +131,7 @@ class Decoder:
             layer.attention.finish()
         self.linear_path = choose_path(self.dtype, self.device) if path == "auto" else path
         if self.linear_path == "packed":
-            for linear in self.linears():
+            for linear in [self.head, *self.linears()[:-1]]:  # the largest while the least else is packed
                 linear.pack()
         return self
 

@@ -66,7 +66,8 @@ def _exact_half_scale(weight: Tensor) -> float:
     """A power of two that lets `weight` be stored in half precision without loss (1.0 where none is needed)."""
     if weight.dtype == torch.float16:
         return 1.0
-    largest = float(weight.abs().max())
+    low, high = weight.aminmax()  # abs() would copy the weight
+    largest = max(-float(low), float(high))
     if largest == 0.0 or not math.isfinite(largest):
         return 1.0
     # Not beyond 2^126: the scale and its inverse must be float32 numbers themselves.
