@@ -78,6 +78,11 @@ class GroupedQueryAttention:
             self.qk_norm[: self.heads] = self.qk_norm[0].clone()
             self.qk_norm[self.heads :] = self.qk_norm[self.heads].clone()
 
+    def widen_norm(self) -> None:
+        """Keep the q/k norm weights in float32."""
+        if self.qk_norm is not None:
+            self.qk_norm = self.qk_norm.float()
+
     def __call__(self, x: Tensor, rows: Rows, cache: dict[str, Tensor] | None) -> Tensor:
         """Branch output [B, T, d] for normed x [B, T, d]; with a cache B is 1 and the new rows are written."""
         q, k, v = self.project(x, rows)
@@ -86,7 +91,7 @@ class GroupedQueryAttention:
         else:
             keys = self._store(cache["k"], k[0], rows)
             values = self._store(cache["v"], v[0], rows)
-            mixed = self._attend_cached(q[0], keys, values, rows)
+            mixed = self._attend_cached(q[0].to(keys.dtype), keys, values, rows)
         return self.out(mixed)
 
     def project(self, x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,17 +140,17 @@ class GroupedQueryAttention:
 
     def branches(self, x: Tensor, rows: Rows, cache: dict[str, Tensor]) -> Tensor:
         """Output [B, T, d] of B branches of T causal rows after the same cached prefix; nothing is written."""
-        q, k, v = self.project(x, rows)
+        q, k, v = (part.to(cache["k"].dtype) for part in self.project(x, rows))
         batch, count, groups = x.shape[0], x.shape[1], self.heads // self.kv_heads
         q = q.view(batch, count, self.kv_heads, groups, self.width).permute(2, 0, 3, 1, 4)
         k, v = k.permute(2, 0, 1, 3), v.permute(2, 0, 1, 3)  # [KV, B, T, D]
         flat = q.reshape(self.kv_heads, batch * groups * count, self.width)
         shared = flat @ cache["k"][:, : rows.prefix].transpose(1, 2)
         own = q.flatten(2, 3) @ k.transpose(2, 3)
-        scores = torch.cat([shared.view(*own.shape[:3], rows.prefix), own], dim=-1).float() * self.width**-0.5
+        scores = torch.cat([shared.view(*own.shape[:3], rows.prefix), own], dim=-1) * self.width**-0.5
         hidden = torch.ones(count, count, dtype=torch.bool, device=x.device).triu(1).repeat(groups, 1)
         scores[..., rows.prefix :].masked_fill_(hidden, float("-inf"))
-        weights = scores.softmax(-1).to(x.dtype)
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
         near = weights[..., rows.prefix :] @ v
         far = weights[..., : rows.prefix].reshape(*flat.shape[:2], rows.prefix) @ cache["v"][:, : rows.prefix]
         mixed = (near + far.view_as(near)).view(self.kv_heads, batch, groups, count, self.width)
@@ -160,6 +165,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm over the last axis, computed in at least float32."""
+    if x.dtype == weight.dtype == torch.float32 and weight.dim() == 1:
+        return F.rms_norm(x, weight.shape, weight, eps)
     wide = x if x.dtype == torch.float64 else x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale).to(x.dtype) * weight

@@ -126,14 +126,21 @@ class Decoder:
         return named
 
     def finish(self, path: str = "auto") -> Decoder:
-        """Make loaded weights ready: `path` is library, packed (inference only) or auto = measured."""
+        """Make loaded weights ready: `path` is library, packed (inference only) or auto = by instructions."""
         for layer in self.layers:
             layer.attention.finish()
         self.linear_path = choose_path(self.dtype, self.device) if path == "auto" else path
         if self.linear_path == "packed":
+            self._widen_norms()
             for linear in [self.head, *self.linears()[:-1]]:  # the largest while the least else is packed
                 linear.pack()
         return self
+
+    def _widen_norms(self) -> None:
+        self.norm = self.norm.float()
+        for layer in self.layers:
+            layer.norms = [weight.float() for weight in layer.norms]
+            layer.attention.widen_norm()
 
     def linears(self) -> list[Linear]:
         return [linear for layer in self.layers for linear in layer.linears()] + [self.head]
@@ -186,7 +193,7 @@ class Decoder:
             inputs = self._catch_up(inputs, cache, resume, start=start, skip=skip, seen=seen)
             first = resume.layer
         hidden = self.embed(inputs) if inputs.dim() == 2 else inputs
-        rows = self._rows(hidden, place, positions, mask)
+        rows = self._rows(hidden, place, positions, mask, scores=hidden.dtype if cache is None else self.dtype)
         seen.residual(2 * first - 1, hidden)
         for index in range(first, last):
             buffers = None if cache is None else cache.layers[index]
@@ -217,11 +224,14 @@ class Decoder:
         layer = self.layers[index // 2]
         if index % 2:
             return layer.mlp(self._normed(index, hidden))
-        rows = self._rows(hidden, (start, start if prefix is None else prefix), positions, None)
+        place = (start, start if prefix is None else prefix)
+        rows = self._rows(hidden, place, positions, None, scores=self.dtype)
         return layer.attention.branches(self._normed(index, hidden), rows, cache.layers[index // 2])
 
     def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embedding)
+        """Embeddings of ids, in the dtype of the residual stream: float32 between packed products."""
+        states = F.embedding(ids, self.embedding)
+        return states.float() if self.linear_path == "packed" else states
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.norm, self.spec.norm_eps)
@@ -256,14 +266,23 @@ class Decoder:
         seen.outputs |= behind.sublayer_outputs
         return torch.cat([resume.hidden[None], behind.hidden], dim=1)
 
-    def _rows(self, hidden: Tensor, place: tuple[int, int], positions: Tensor | None, mask: Tensor | None) -> Rows:
+    def _rows(
+        self,
+        hidden: Tensor,
+        place: tuple[int, int],
+        positions: Tensor | None,
+        mask: Tensor | None,
+        *,
+        scores: torch.dtype,
+    ) -> Rows:
+        """What the layers of a pass share; `scores` is the dtype that queries and keys meet in."""
         start, prefix = place
         count = hidden.shape[1]
         if positions is None:
             positions = torch.arange(start, start + count, device=self.device)
         cos, sin = self._rotary(positions, hidden.dtype)
         causal = mask is None and prefix == 0 and count > 1
-        bias = None if causal or (count == 1 and mask is None) else self._bias(count, prefix, mask, hidden.dtype)
+        bias = None if causal or (count == 1 and mask is None) else self._bias(count, prefix, mask, scores)
         groups = self.spec.num_heads // self.spec.num_kv_heads
         small = bias is not None and count <= GROUPED_ROWS
         grouped = bias.repeat(groups, 1) if bias is not None and small else None

@@ -3,7 +3,8 @@
 Three paths give the same product. `library` is torch's own linear. On CPUs without bfloat16 instructions torch
 multiplies T bfloat16 rows in T times the time of one row; there `packed` keeps the weights in FBGEMM's packed
 half-precision layout (float32 accumulation), which reads them once for all rows. bfloat16 weights are scaled by a
-power of two first, so that their eight significant bits survive. float32 on CPU multiplies a few rows as
+power of two first, so that their eight significant bits survive; activations stay in float32 between packed products,
+since rounding them would only cost time. float32 on CPU multiplies a few rows as
 `weight @ rows^T`, padded to the row counts for which that is fast.
 """
 
@@ -24,7 +25,7 @@ _FEW_ROWS = 128  # up to here weight @ rows^T beats rows @ weight^T in float32
 class Linear:
     """y = x W^T + b for x [..., in]; the weight is [out, in] until it is packed.
 
-    `out_dtype` is the dtype of y (default: that of x).
+    `out_dtype` is the dtype of y (default: that of x); a packed product is always float32.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> None:
@@ -36,8 +37,8 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.weight is None:
-            y = self._packed_product(x)
-        elif _few_float32_rows(x, self.weight):
+            return self._packed_product(x)
+        if _few_float32_rows(x, self.weight):
             y = _weight_first(x, self.weight, self.bias)
         else:
             y = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
