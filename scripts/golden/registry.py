@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .clasp import check_clasp, check_layer_search
 from .del_ import check_del
+from .knapspec import check_knapspec, check_search
 from .outcome import FAILED, SKIPPED, Checker, Data, Outcome
 from .parity import check_plain_decoding
 from .sampling import check_sampling
@@ -20,6 +21,8 @@ CHECKERS: dict[str, Checker] = {
     "clasp/dp_cases.json": check_layer_search,
     "clasp/e2e.json": check_clasp,
     "del/e2e.json": check_del,
+    "knapspec/dp_cases.json": check_search,
+    "knapspec/e2e.json": check_knapspec,
     "sampling/cases.json": check_sampling,
     "specbench_score/expected.json": check_scores,
 }

@@ -8,6 +8,7 @@ from specbench.config.jobs import run_job
 from specbench.config.methods import MethodConfig
 from specbench.config.methods_clasp import ClaspConfig
 from specbench.config.methods_del import DelConfig
+from specbench.config.methods_knapspec import KnapspecConfig
 from specbench.config.parts import (
     ArtefactConfig,
     DataConfig,
@@ -31,6 +32,7 @@ __all__ = [
     "DataConfig",
     "DelConfig",
     "HardwareConfig",
+    "KnapspecConfig",
     "LoggerConfig",
     "MeasureConfig",
     "MethodConfig",

@@ -14,6 +14,7 @@ import torch
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.protocol import Controller
 from specbench.decoding.target import Target
+from specbench.hardware.latency import LatencyModel, ProfilePlan
 from specbench.hardware.profile import VerifyCurve
 from specbench.hardware.timer import PhaseTimer, device_synchronizer
 from specbench.models.decoder import Decoder
@@ -24,7 +25,8 @@ from specbench.types import ConfigError, Generator, ModelError, Sampling
 class Parts:
     """What a method may be built from. `folder`s hold the weights in the library's layout, for outside references.
 
-    `curve` measures (or loads) the target's latency t(T) when it is called.
+    `curve` measures (or loads) the target's latency t(T) when it is called, `latency` what the parts of a pass cost.
+    `model_hash` names the target's weights.
     """
 
     target: Target
@@ -33,6 +35,8 @@ class Parts:
     folder: Path | None = None
     draft_folder: Path | None = None
     curve: Callable[[], VerifyCurve] | None = None
+    latency: Callable[[ProfilePlan], LatencyModel] | None = None
+    model_hash: str | None = None
     timer: PhaseTimer = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 import time
@@ -16,10 +17,12 @@ import torch
 
 from specbench.config import RunConfig
 from specbench.decoding.loop import SpeculativeDecoding
+from specbench.decoding.profile import profile
 from specbench.decoding.target import Target
 from specbench.hardware.devices import resolve_dtype
 from specbench.hardware.environment import cpu_model, environment
-from specbench.hardware.profile import VerifyCurve, load_curve, store_curve, verify_curve
+from specbench.hardware.latency import LatencyModel, ProfilePlan, load_latency, store_latency
+from specbench.hardware.profile import LENGTHS, VerifyCurve, load_curve, store_curve, verify_curve
 from specbench.hardware.threads import choose_num_threads, set_num_threads
 from specbench.hardware.timer import device_synchronizer
 from specbench.methods.ar import Autoregressive
@@ -31,6 +34,7 @@ from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sa
 log = logging.getLogger(__name__)
 
 CURVE_CONTEXT = 256  # tokens before the measured rows
+CURVE_LENGTHS = tuple(length for length in LENGTHS if length <= 32)  # longer passes cost more than they tell a run
 _PROBE_STEPS = 7
 
 _loaded: dict[tuple[Any, ...], LoadedModel] = {}  # the jobs of a sweep mostly share their models
@@ -120,6 +124,8 @@ class Session:
             folder=self.model.folder,
             draft_folder=self.draft.folder if self.draft else None,
             curve=lambda: self.curve,
+            latency=self.latency,
+            model_hash=self.model.revision,
         )
 
     # ---- speed of this machine
@@ -141,15 +147,40 @@ class Session:
         if known is not None:
             return known
         log.info("measuring how long verifying T tokens takes on this machine (once)")
+        # A fresh cache is memory that was never touched, which reads faster than keys and values do.
+        with torch.inference_mode():
+            self.target.prefill([0] * (CURVE_CONTEXT + 1), capacity=CURVE_CONTEXT + 1 + max(CURVE_LENGTHS))
         measured = verify_curve(
             lambda rows: self._forward(context=CURVE_CONTEXT, rows=rows),
+            CURVE_LENGTHS,
             synchronize=device_synchronizer(self.config.hardware.device),
         )
-        store_curve(folder, self._curve_key, measured)
+        if not measured.noisy:  # what did not settle is measured again by the next run
+            store_curve(folder, self._curve_key, measured)
+        return measured
+
+    def latency(self, plan: ProfilePlan, *, again: bool = False) -> LatencyModel:
+        """What the parts of a pass cost here; measured once per plan, model, machine and versions, then cached.
+
+        `again` measures even where the cache knows.
+        """
+        plan = plan.within(self.model.spec.max_positions)
+        folder = Path(self.config.paths.cache_dir).expanduser() / "curves"
+        key = {**self._machine_key, "plan": dataclasses.asdict(plan)}
+        known = None if again else load_latency(folder, key)
+        if known is not None:
+            return known
+        log.info("measuring what the parts of a forward pass take on this machine (once)")
+        measured, times = profile(self.target, plan, synchronize=device_synchronizer(self.config.hardware.device))
+        store_latency(folder, key, measured, times)
         return measured
 
     @property
     def _curve_key(self) -> dict[str, Any]:
+        return {**self._machine_key, "context": CURVE_CONTEXT}
+
+    @property
+    def _machine_key(self) -> dict[str, Any]:
         return {
             "model": self.model.revision,
             "dtype": self.config.hardware.dtype,
@@ -158,7 +189,6 @@ class Session:
             "cpu": cpu_model(),
             "torch": torch.__version__,
             "linear": self.model.decoder.linear_path,
-            "context": CURVE_CONTEXT,
         }
 
     def _choose_threads(self) -> int:

@@ -14,6 +14,7 @@ import pytest
 from specbench.config import compose
 from specbench.config.errors import CONF_DIR
 from specbench.decoding.target import Target
+from specbench.hardware.latency import LatencyModel
 from specbench.hardware.profile import VerifyCurve
 from specbench.methods.build import Parts, build_generator
 from specbench.models.tiny import VARIANTS, write_pair
@@ -24,6 +25,11 @@ TOKENS = 24
 GREEDY = Sampling()
 END = 260  # the tiny pairs' end-of-turn id
 CURVE = VerifyCurve({1: 1.0, 8: 1.2, 32: 2.0})
+LATENCY = LatencyModel(attention_slope=1e-4, attention_base=0.08, mlp=0.08, head=0.02, fixed=0.02)
+# Answers here are short: what learns while decoding must learn from less.
+QUICK: dict[str, tuple[str, ...]] = {
+    "knapspec": ("window_tokens=4", "interval_tokens=8", "search_budget=null", "guard=none"),
+}
 PROMPTS: dict[str, tuple[int, ...]] = {
     "text": (256, 258, *b"once more, and once more,", 260, 259),
     "one repeated token": (65,) * 24,
@@ -55,7 +61,8 @@ def names(folder: Path) -> list[str]:
 @functools.cache
 def config(case: Case) -> Any:
     """The method's checked config; raises ConfigError where it does not take the controller."""
-    return compose(["model=tiny", f"method={case.method}", f"method/controller={case.controller}"]).method
+    quick = [f"method.{override}" for override in QUICK.get(case.method, ())]
+    return compose(["model=tiny", f"method={case.method}", f"method/controller={case.controller}", *quick]).method
 
 
 def legal(case: Case) -> bool:
@@ -92,6 +99,7 @@ def generator(case: Case, variant: str = "plain", sampling: Sampling = GREEDY) -
         folder=outside[0],
         draft_folder=outside[1],
         curve=lambda: CURVE,
+        latency=lambda plan: LATENCY,
     )
     return build_generator(config(case), parts)
 

@@ -1,0 +1,47 @@
+"""Measure on this machine what a model's forward passes cost, and store it for later runs.
+
+    python scripts/profile_hardware.py model=smollm2 hardware.dtype=bfloat16
+
+Takes the words of run.py; measures t(T) and, for the lengths of method.profile_lengths, the parts of a pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import sys
+
+from specbench.config import compose
+from specbench.hardware.devices import resolve_device
+from specbench.hardware.latency import ProfilePlan, describe
+from specbench.runner.session import Session
+from specbench.types import SpecbenchError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="as for run.py")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        measure(parser.parse_args().overrides)
+    except SpecbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure(overrides: list[str]) -> None:
+    """Measure again, whatever the cache holds, and say what came out."""
+    config = compose(["method=knapspec", *overrides])
+    config = dataclasses.replace(
+        config, hardware=dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
+    )
+    session, method = Session(config), config.method
+    plan = ProfilePlan(tuple(method.profile_lengths), method.profile_warmup, method.profile_iters)  # type: ignore[attr-defined]
+    model = session.latency(plan, again=True)
+    print(describe(model, plan.lengths, session.model.spec.num_layers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
