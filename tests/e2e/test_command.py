@@ -69,6 +69,7 @@ def test_a_sweep_with_a_job_that_cannot_run_finishes_the_others(tmp_path, tiny_w
 
 def test_the_report_script_prints_the_same_table(run, results, capsys):
     done = run("method=sps")
+    assert done.code == 0, done.stderr
     assert report.main([str(results)]) == 0
     printed = capsys.readouterr().out
     assert cells(printed) == cells(done.stdout) != []
