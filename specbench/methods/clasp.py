@@ -13,6 +13,7 @@ from specbench.decoding.protocol import Request
 from specbench.methods.build import Parts, build_controller
 from specbench.methods.layer_dp import choose_layers
 from specbench.methods.layer_skip import LayerSkipDrafter, layers_to_sublayers
+from specbench.methods.skip_sets import given_set
 from specbench.types import ConfigError, Draft, Needs, Verdict, VerifyResult
 
 SEARCH_STEP = 1  # of every `optimize_interval` steps; step 0 stands for the prefill of the published code
@@ -22,28 +23,40 @@ SEARCH_STEP = 1  # of every `optimize_interval` steps; step 0 stands for the pre
 class Clasp(LayerSkipDrafter):
     """Skips `num_skip_layers` layers; the last token that a verify pass leaves in the cache is the search's reference.
 
-    Nothing is drafted in step 0, and `before_first_set` says what happens until the first search.
+    Nothing is drafted in step 0, and `before_first_set` says what happens until the first search. With `carry_over` a
+    set outlives its prompt, as long as `method.scope` says.
     """
 
     num_skip_layers: int = 1
     optimize_interval: int = 64
     before_first_set: str = "ar"
+    carry_over: bool = True
     searches: bool = True
     _end: int = field(init=False, default=0)
     _tried: int = field(init=False, default=0)  # drafted with the present set
     _accepted: int = field(init=False, default=0)
 
     @classmethod
-    def build(cls, config: Any, parts: Parts) -> Clasp:
+    def build(cls, config: Any, parts: Parts) -> LayerSkipDrafter:
+        """With `skip_set` a drafter that never searches."""
+        decoder, controller = parts.target.decoder, build_controller(config.controller)
+        if config.skip_set is not None:
+            skip = given_set(config.skip_set, num_sublayers=decoder.num_sublayers, model=parts.model_hash)
+            return LayerSkipDrafter(controller, skip)
         return cls(
-            build_controller(config.controller),
-            num_skip_layers=_num_skip(config, parts.target.decoder.spec.num_layers),
+            controller,
+            num_skip_layers=_num_skip(config, decoder.spec.num_layers),
             optimize_interval=config.optimize_interval,
             before_first_set=config.before_first_set,
+            carry_over=config.carry_over,
         )
 
     def begin(self, request: Request) -> None:
         super().begin(request)
+        if not self.carry_over:
+            self.skip = None
+        if self.skip is not None:
+            self.install(self.skip, reason="carried_over")
         self._end = len(request.committed) + request.max_new_tokens
         self._tried = self._accepted = 0
 
@@ -54,6 +67,7 @@ class Clasp(LayerSkipDrafter):
 
     def propose(self, budget: int) -> Draft:
         if self._step == 0:
+            self._drafted = 0
             return empty_draft("first_step")
         return super().propose(budget)
 
@@ -64,7 +78,7 @@ class Clasp(LayerSkipDrafter):
         if result.residuals and not over:
             self._search(verdict, result)
         elif self._step == 0 and self.skip is None and self.before_first_set == "full_model":
-            self.install(())
+            self.install((), reason="full_model")
         super().observe(verdict, result)
 
     def reset(self) -> None:

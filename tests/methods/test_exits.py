@@ -102,6 +102,10 @@ def test_both_must_want_more() -> None:
     assert not strict.more(block(0, 0.7))  # the controller's
 
 
+def test_exactly_the_threshold_goes_on() -> None:
+    assert ThresholdStop(FixedLength(4), 0.75).more(block(0, 0.75))
+
+
 def test_the_controllers_cap_holds() -> None:
     assert ThresholdStop(FixedLength(4), 0.5).start_step(9) == 4
 
