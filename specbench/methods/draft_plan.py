@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,8 @@ _TAIL = 0.2  # the bound holds with a probability of 80 %
 Floats = NDArray[np.float64]
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """A candidate, the draft length that goes with it, and the tokens per second that are expected of them."""
 
     index: int
