@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .clasp import check_clasp, check_layer_search
+from .confl import check_confl, check_selection_vectors, check_selections, check_tree_units
+from .confl import check_trees as check_confl_trees
 from .del_ import check_del
 from .knapspec import check_knapspec, check_search
 from .outcome import FAILED, SKIPPED, Checker, Data, Outcome
 from .parity import check_plain_decoding
 from .sampling import check_sampling
 from .scorer import check_scores
+from .swift import check_matchness, check_swift
+from .swift import check_trees as check_swift_trees
 
 NOT_BUILT = "method not built yet"
 
@@ -20,11 +24,19 @@ NOT_BUILT = "method not built yet"
 CHECKERS: dict[str, Checker] = {
     "clasp/dp_cases.json": check_layer_search,
     "clasp/e2e.json": check_clasp,
+    "confl/e2e.json": check_confl,
+    "confl/selection_cases.json": check_selections,
+    "confl/selection_vectors.json": check_selection_vectors,
+    "confl/tree_cases.json": check_confl_trees,
+    "confl/tree_units.json": check_tree_units,
     "del/e2e.json": check_del,
     "knapspec/dp_cases.json": check_search,
     "knapspec/e2e.json": check_knapspec,
     "sampling/cases.json": check_sampling,
     "specbench_score/expected.json": check_scores,
+    "swift/e2e.json": check_swift,
+    "swift/matchness.json": check_matchness,
+    "swift/tree_cases.json": check_swift_trees,
 }
 
 

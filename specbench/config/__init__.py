@@ -7,6 +7,7 @@ from specbench.config.identity import NOT_SEMANTIC, as_dict, run_id, semantic
 from specbench.config.jobs import run_job
 from specbench.config.methods import MethodConfig
 from specbench.config.methods_clasp import ClaspConfig
+from specbench.config.methods_confl_swift import ConflConfig, SwiftConfig
 from specbench.config.methods_del import DelConfig
 from specbench.config.methods_knapspec import KnapspecConfig
 from specbench.config.parts import (
@@ -28,6 +29,7 @@ __all__ = [
     "NOT_SEMANTIC",
     "ArtefactConfig",
     "ClaspConfig",
+    "ConflConfig",
     "ControllerConfig",
     "DataConfig",
     "DelConfig",
@@ -40,6 +42,7 @@ __all__ = [
     "PathsConfig",
     "RunConfig",
     "SamplingConfig",
+    "SwiftConfig",
     "TaskConfig",
     "aligned",
     "as_dict",

@@ -63,7 +63,8 @@ def confidences(mean_entropies: Array, width: int, dtype: str) -> Array:
 
 def standardise(values: Array) -> Array:
     """Mean 0 and standard deviation 1, in the precision of `values`."""
-    return (values - values.mean()) / (float(values.std()) + 1e-6)
+    z: Array = (values - values.mean()) / (float(values.std()) + 1e-6)
+    return z
 
 
 def curvature(z: Array) -> tuple[int, Array]:

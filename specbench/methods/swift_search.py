@@ -6,6 +6,7 @@ over 2 (L-2) places: attention of the layers 1..L-2, then their MLPs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,15 +62,14 @@ class GaussianProcess:
         self._scores.append(score)
 
     def suggest(self) -> Vector:
-        if not self._points:
-            return self._uniform(1)[0]
-        model = self._fitted()
-        bound = self._upper_bound(model)
         tries = self._uniform(self.samples)
+        best: Vector = tries[0]
+        if not self._points:
+            return best
+        bound = self._upper_bound(self._fitted())
         values = bound(tries)
         best, highest = tries[int(values.argmax())], float(values.max())
-        starts = [best, *self._uniform(self.restarts)] if self.restarts else []
-        for start in starts:
+        for start in [best, *self._uniform(self.restarts)] if self.restarts else []:
             found = minimize(
                 lambda x: -bound(x[None])[0], start, bounds=[(0.0, 1.0)] * self.dimensions, method="L-BFGS-B"
             )
@@ -78,7 +78,8 @@ class GaussianProcess:
         return best
 
     def _uniform(self, count: int) -> Vector:
-        return self._random.uniform(size=(count, self.dimensions))
+        points: Vector = self._random.uniform(size=(count, self.dimensions))
+        return points
 
     def _fitted(self) -> Any:
         # Loading scikit-learn takes a second, which a search without it need not pay.
@@ -94,10 +95,11 @@ class GaussianProcess:
         )
         return model.fit(np.stack(self._points), np.array(self._scores))
 
-    def _upper_bound(self, model: Any) -> Any:
+    def _upper_bound(self, model: Any) -> Callable[[Vector], Vector]:
         def bound(points: Vector) -> Vector:
             mean, std = model.predict(points, return_std=True)
-            return mean + self.kappa * std
+            values: Vector = mean + self.kappa * std
+            return values
 
         return bound
 

@@ -28,6 +28,10 @@ CURVE = VerifyCurve({1: 1.0, 8: 1.2, 32: 2.0})
 LATENCY = LatencyModel(attention_slope=1e-4, attention_base=0.08, mlp=0.08, head=0.02, fixed=0.02)
 # Answers here are short: what learns while decoding must learn from less.
 QUICK: dict[str, tuple[str, ...]] = {
+    "confl": ("context_window=4", "search_interval=2"),
+    "confl_official": ("context_window=4", "search_interval=2"),
+    "swift": ("context_window=4",),
+    "swift_official": ("context_window=4",),
     "knapspec": ("window_tokens=4", "interval_tokens=8", "search_budget=null", "guard=none"),
 }
 PROMPTS: dict[str, tuple[int, ...]] = {
