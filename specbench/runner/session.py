@@ -162,13 +162,13 @@ class Session:
     def latency(self, plan: ProfilePlan, *, again: bool = False) -> LatencyModel:
         """What the parts of a pass cost here; measured once per plan, model, machine and versions, then cached.
 
-        `again` measures even where the cache knows.
+        `again` measures even where the cache knows; so does a profile that was taken on a busy machine.
         """
         plan = plan.within(self.model.spec.max_positions)
         folder = Path(self.config.paths.cache_dir).expanduser() / "curves"
         key = {**self._machine_key, "plan": dataclasses.asdict(plan)}
         known = None if again else load_latency(folder, key)
-        if known is not None:
+        if known is not None and not known.noisy:
             return known
         log.info("measuring what the parts of a forward pass take on this machine (once)")
         measured, times = profile(self.target, plan, synchronize=device_synchronizer(self.config.hardware.device))

@@ -13,6 +13,7 @@ from tests.conformance.matrix import (
     PROMPTS,
     TOKENS,
     Case,
+    always,
     cases,
     decode,
     every_case,
@@ -145,7 +146,7 @@ def steps(case: Case) -> list[StepRecord]:
 
 def test_full_partial_and_zero_acceptance_all_occurred() -> None:
     seen = set()
-    for case in cases():
+    for case in filter(always, cases()):
         for step in steps(case):
             if step.num_tree_tokens:
                 whole = step.num_accepted == step.num_tree_tokens
