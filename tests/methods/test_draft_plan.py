@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from specbench.hardware.latency import LatencyModel
 from specbench.hardware.profile import VerifyCurve
-from specbench.methods.draft_plan import CostModel, Costs, acceptance_rates, first_best, tokens_per_time
+from specbench.methods.draft_plan import Choice, CostModel, Costs, Floats, acceptance_rates, first_best, tokens_per_time
 
 LATENCY = LatencyModel(attention_slope=0.001, attention_base=0.4, mlp=0.5, head=2.0, fixed=1.0)
 
@@ -39,17 +39,22 @@ def test_a_curve_that_falls_makes_no_wide_pass_cheaper() -> None:
     assert min(costs.verify) == costs.verify[0]
 
 
+def place(rates: Floats, lengths: tuple[int, int], first: int = 0) -> tuple[int, int]:
+    chosen = first_best(rates, lengths, first=first)
+    return chosen.index, chosen.length
+
+
 def test_ties_go_to_the_earlier_candidate_then_to_the_shorter_draft() -> None:
     rates = np.array([[1.0, 1.0 + 1e-15, 0.5], [1.0, 1.0, 1.0]])
-    assert first_best(rates, (0, 2))[:2] == (0, 0)
-    assert first_best(rates, (1, 2))[:2] == (0, 1)
-    assert first_best(rates, (0, 2), first=1)[:2] == (1, 0)
+    assert place(rates, (0, 2)) == (0, 0)
+    assert place(rates, (1, 2)) == (0, 1)
+    assert place(rates, (0, 2), first=1) == (1, 0)
     rates[1, 2] += 1e-6
-    assert first_best(rates, (0, 2))[:2] == (1, 2)
+    assert place(rates, (0, 2)) == (1, 2)
 
 
 def test_without_a_candidate_to_choose_from_the_last_one_stays() -> None:
-    assert first_best(np.array([[1.0, 2.0]]), (0, 1), first=1) == (0, 0, None)
+    assert first_best(np.array([[1.0, 2.0]]), (0, 1), first=1) == Choice(0, 0, None)
 
 
 def test_an_estimate_is_the_share_and_a_bound_is_below_it() -> None:
