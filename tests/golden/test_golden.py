@@ -91,6 +91,16 @@ CORRUPTIONS = [
     ("specbench_score/expected.json", ["runs", "expected_mean_std", "qa", "speedup", 1], "runs qa"),
     ("clasp/e2e.json", ["cases", 0, "ar_ids", 95], "e2e_1_llama_a prompt 0 plain decoding"),
     ("swift/e2e.json", ["cases", 0, "prompts", 0, "ar_ids", 0], "frozen_set prompt 0 plain decoding"),
+    ("swift/e2e.json", ["cases", 1, "prompts", 0, "evaluations", 3, "tolerance"], "search"),
+    ("swift/e2e.json", ["cases", 0, "prompts", 0, "steps", 7, "num_skipped"], "frozen_set"),
+    ("swift/matchness.json", ["cases", 0, "evaluations", 1, "matches"], "match_1_llama_deep"),
+    ("swift/tree_cases.json", ["cases", 0, "tree", "parents", 6], "tree_frozen_set_0"),
+    ("confl/selection_vectors.json", ["cases", 0, "windows", 5], "log_0"),
+    ("confl/selection_cases.json", ["cases", 0, "skip", 2], "sel_1_llama_deep"),
+    ("confl/tree_units.json", ["cases", 1, "padding_masked", "accept_length"], "unit_1"),
+    ("confl/tree_cases.json", ["cases", 0, "verify", "target_argmax", 9], "tree_std_0"),
+    ("confl/e2e.json", ["cases", 1, "prompts", 0, "selections", 3, "best_acc"], "cap"),
+    ("confl/e2e.json", ["cases", 0, "prompts", 0, "steps", 9, "chain", 0], "std"),
 ]
 
 
