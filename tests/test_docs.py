@@ -69,7 +69,7 @@ def test_every_method_has_its_page() -> None:
     modules = {
         match.group(1)
         for path in (ROOT / "conf" / "method").glob("*.yaml")
-        if (match := re.search(r"_target_: specbench\.methods\.(\w+)\.", path.read_text()))
+        if (match := re.search(r"_target_: specbench\.methods\.(\w+?)_?\.", path.read_text()))
     }
     assert modules <= pages
 

@@ -26,7 +26,8 @@ class DelConfig(MethodConfig):
     `fixed_gamma` always up to the controller's cap. `prompt_shadow_columns`: prompt positions learnt from in the first
     step. `nan_guard`: an exit with only hits or only misses so far has no threshold; `no_stop` = it never stops,
     `by_class` = only misses stop after one token. While nothing is drafted, every `idle_interval`-th step is learnt
-    from. `shadow_chunk_rows`: rows of logits held at once.
+    from. `count_head`: the cost of the output head takes part in the choice. `shadow_chunk_rows`: rows of logits held
+    at once.
     """
 
     takes_controller: ClassVar[bool] = True
@@ -40,6 +41,7 @@ class DelConfig(MethodConfig):
     prompt_shadow_columns: int = MISSING
     nan_guard: str = MISSING
     idle_interval: int = MISSING
+    count_head: bool = MISSING
     shadow_chunk_rows: int = MISSING
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from specbench.decoding.target import Target
 from specbench.hardware.latency import Kind, LatencyModel, ProfilePlan, fit, interleaved
@@ -71,18 +72,20 @@ def _left_out(kind: Kind, num_layers: int) -> frozenset[int]:
 
 def _pass(decoder: Decoder, cache: KVCache, kind: Kind, skip: frozenset[int]) -> None:
     """One token through what the kind leaves in; its id is read back, as a draft's is."""
-    ids = torch.zeros(1, 1, dtype=torch.int64, device=decoder.device)
-    out = decoder.forward(ids, cache, start=kind.context, skip=skip, logits="last" if kind.head else "none")
+    out = decoder.forward(
+        _ids(decoder, 1, 1), cache, start=kind.context, skip=skip, logits="last" if kind.head else "none"
+    )
     if out.logits is not None:
         int(out.logits[0, -1].argmax())
 
 
 def _batch(decoder: Decoder, cache: KVCache, index: int, context: int) -> None:
-    shape = (_BRANCHES, _ROWS, decoder.spec.hidden_size)
-    hidden = torch.ones(shape, dtype=decoder.dtype, device=decoder.device)
-    decoder.sublayer(index, hidden, cache, context)
+    decoder.sublayer(index, decoder.embed(_ids(decoder, _BRANCHES, _ROWS)), cache, context)
 
 
 def _head(decoder: Decoder) -> None:
-    shape = (_PER_CALL, decoder.spec.hidden_size)
-    decoder.head(decoder.final_norm(torch.ones(shape, dtype=decoder.dtype, device=decoder.device))).argmax(-1)
+    decoder.head(decoder.final_norm(decoder.embed(_ids(decoder, 1, _PER_CALL)))).argmax(-1)
+
+
+def _ids(decoder: Decoder, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=decoder.device)

@@ -18,7 +18,7 @@ from specbench.decoding.loop import empty_draft
 from specbench.decoding.protocol import Controller, DrafterBase, Request
 from specbench.methods.build import Parts, build_controller
 from specbench.methods.chain import ChainDrafter
-from specbench.methods.exits import ExitStatistics, Plan, ThresholdStop, best_plan, read_out
+from specbench.methods.exits import ExitStatistics, Plan, ThresholdStop, best_plan, head_in_layers, read_out
 from specbench.methods.layer_skip import counts
 from specbench.models.decoder import Output, Taps
 from specbench.types import ChoiceRecord, ConfigError, Draft, Needs, Resume, Verdict, VerifyResult
@@ -30,7 +30,8 @@ class DynamicExit(DrafterBase):
 
     The controller gives the cap and may stop a draft; so does the exit's own threshold. With `use_planned_length`
     False the planned length only decides which columns are learnt from. `stop_after_misses`: an exit that was never
-    right drafts one token. Nothing drafted = a plain step; every `idle_interval`-th of them is learnt from.
+    right drafts one token. Nothing drafted = a plain step; every `idle_interval`-th of them is learnt from. `head` is
+    the cost of the output head in layers.
     """
 
     controller: Controller
@@ -42,6 +43,7 @@ class DynamicExit(DrafterBase):
     prompt_columns: int = 32
     idle_interval: int = 16
     chunk_rows: int = 256
+    head: float = 0.0
     searches: bool = True
     plan: Plan = field(init=False)
     _outputs: list[Output] = field(init=False, default_factory=list)  # of this step's draft passes, root first
@@ -68,6 +70,7 @@ class DynamicExit(DrafterBase):
             prompt_columns=config.prompt_shadow_columns,
             idle_interval=config.idle_interval,
             chunk_rows=config.shadow_chunk_rows,
+            head=head_in_layers(parts.target.decoder.spec) if config.count_head else 0.0,
         )
 
     def begin(self, request: Request) -> None:
@@ -183,7 +186,7 @@ class DynamicExit(DrafterBase):
         shape = states.shape[:2]
         self.statistics.learn(token.view(shape) == truth, prob.view(shape))
         self._idle = 0
-        self._install(best_plan(self.statistics.alphas(), len(self._exits) + 1, self.lengths), started)
+        self._install(best_plan(self.statistics.alphas(), len(self._exits) + 1, self.lengths, head=self.head), started)
 
     def _columns(self, result: VerifyResult) -> int:
         """Rows to learn from: up to the first one where the present exit and the last layer disagree."""

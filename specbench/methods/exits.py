@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specbench.decoding.protocol import Block, Controller, Request
 from specbench.models.decoder import Decoder
+from specbench.models.spec import ModelSpec
 from specbench.types import Verdict
 
 _SIGNALS = ("prob", "entropy", "margin", "topk", "hidden")
@@ -65,17 +66,28 @@ class ExitStatistics:
         return [None if value != value else value for value in middle.tolist()]
 
 
-def best_plan(alphas: Sequence[float], num_layers: int, lengths: Sequence[int]) -> Plan:
+def best_plan(alphas: Sequence[float], num_layers: int, lengths: Sequence[int], *, head: float = 0.0) -> Plan:
     """The exit and length with most expected tokens per layer run; the earliest exit and then length wins a tie.
 
-    Expected tokens are 1 + a + ... + a^length; a draft token costs `exit_layer` layers, verification all of them once.
+    Expected tokens are 1 + a + ... + a^length; a draft token costs `exit_layer` layers, verification all of them once,
+    and both the `head`, in layers (0 = as published).
     """
+
+    def cost(exit_layer: int, length: int) -> float:
+        return length * (exit_layer + head) + num_layers + head
+
     plans = (
-        Plan(exit_layer, length, sum(alpha**k for k in range(length + 1)) / (length * exit_layer + num_layers))
+        Plan(exit_layer, length, sum(alpha**k for k in range(length + 1)) / cost(exit_layer, length))
         for exit_layer, alpha in enumerate(alphas, start=1)
         for length in lengths
     )
     return max(plans, key=lambda plan: plan.value)  # the first of equals
+
+
+def head_in_layers(spec: ModelSpec) -> float:
+    """How many layers the head weighs, by the number of weights in their projections."""
+    attention = 2 * spec.head_dim * (spec.num_heads + spec.num_kv_heads)
+    return spec.vocab_size / (attention + 3 * spec.intermediate_size)
 
 
 def read_out(decoder: Decoder, states: Tensor, *, chunk_rows: int) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ def run(built: DynamicExit, prompt: tuple[int, ...] = PROMPT, count: int = COUNT
 def follow(monkeypatch: pytest.MonkeyPatch, plans: list[Plan]) -> None:
     """Every analysis ends in the next of these plans, over and over."""
     turns = itertools.cycle(plans)
-    monkeypatch.setattr(del_, "best_plan", lambda *_: next(turns))
+    monkeypatch.setattr(del_, "best_plan", lambda *_, **__: next(turns))
 
 
 ALL_PLANS = [Plan(exit_layer, length) for length in (1, 3, 6) for exit_layer in range(1, EXITS + 1)]

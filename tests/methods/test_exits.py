@@ -11,7 +11,7 @@ from specbench.controllers.base import ControllerBase
 from specbench.controllers.confidence import ConfidenceStop
 from specbench.controllers.fixed import FixedLength
 from specbench.decoding.protocol import Block
-from specbench.methods.exits import ExitStatistics, ThresholdStop, best_plan, joined, read_out
+from specbench.methods.exits import ExitStatistics, ThresholdStop, best_plan, head_in_layers, joined, read_out
 from tests.decoding.tinies import tiny_target
 
 
@@ -73,6 +73,20 @@ def test_ties_go_to_the_earliest_exit_and_the_shortest_draft() -> None:
 
 def test_a_perfect_exit_drafts_as_much_as_it_may() -> None:
     assert best_plan([0.1, 1.0, 1.0], 8, range(0, 11))[:2] == (2, 10)
+
+
+@pytest.mark.parametrize("head", [0.0, 8.0])
+def test_a_draft_must_pay_for_itself(head: float) -> None:
+    """One token by exit e pays off once alpha exceeds its share of a plain step's cost."""
+    needed = (2 + head) / (10 + head)
+    assert best_plan([0.0, needed + 0.01], 10, range(0, 2), head=head)[:2] == (2, 1)
+    assert best_plan([0.0, needed - 0.01], 10, range(0, 2), head=head).length == 0
+
+
+def test_the_heads_weight_in_layers() -> None:
+    slots = tiny_target().slots()
+    layer = sum(slot.numel() for name, slot in slots.items() if ".layers.0." in name and slot.dim() == 2)
+    assert head_in_layers(tiny_target().spec) == pytest.approx(slots["lm_head.weight"].numel() / layer)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 3, 64])
