@@ -14,7 +14,7 @@ from specbench.config import compose, run_id
 from specbench.models.tiny import prepare_tiny
 from specbench.results.specbench_files import read_answers
 from specbench.results.store import RunStore
-from specbench.results.summary import load_runs
+from specbench.results.summary import load_runs, load_samples
 from tests.loggers import wandb_file
 
 SWEEP = ("method=ar,pld,sps", "task=gsm8k,mt_bench", "sampling.max_new_tokens=24", "num_samples=1")
@@ -36,6 +36,7 @@ def test_one_run_prints_its_table_to_stdout_and_its_log_to_stderr(run, results):
     assert "predicted" in note
     assert "INFO: decoding with " in done.stderr  # the measured thread count
     assert all(line.startswith("INFO: ") for line in done.stderr.splitlines())
+    assert (load_samples(results)[["load_before", "load_after"]] >= 0).all(axis=None)
     again = run("method=sps", "hardware.num_threads=null")
     assert again.stdout == done.stdout
     assert "is finished and not repeated" in again.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specbench.runner import conversation
 from specbench.runner.session import Session
 from tests.runner.runs import Change, Measure, TinyRun, measured, tiny_config
 
@@ -24,8 +25,9 @@ def own_locks(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def calm(monkeypatch):
-    """A machine whose speed never drifts, so that no pair is measured again."""
+    """A machine whose speed never drifts, so that no pair is measured again, and whose load is known at once."""
     monkeypatch.setattr(Session, "probe", lambda self: 1.0)
+    monkeypatch.setattr(conversation, "load_now", lambda: 0.0)
 
 
 @pytest.fixture

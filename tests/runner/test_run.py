@@ -10,21 +10,21 @@ import yaml
 
 import specbench.runner
 from specbench.results.files import read_json
+from specbench.runner.planning import make_task, ordered_samples
 from tests.runner.runs import local_questions, tiny_config, with_method
 
 LETTERS = [f"{letter} is a letter." for letter in "ABCDEF"]
 
 
-def order(done):
-    return list(dict.fromkeys(done.samples["sample_id"]))
+def test_what_outlives_a_sample_is_learnt_in_an_order_that_the_seed_fixes(tmp_path, cache):
+    def order(*more):
+        config = tiny_config([*local_questions(tmp_path, LETTERS), *more], tmp_path, cache)
+        return [sample.id for sample in ordered_samples(config, make_task(config))]
 
-
-def test_what_outlives_a_sample_is_learnt_in_an_order_that_the_seed_fixes(measure, tmp_path):
-    words = local_questions(tmp_path, LETTERS)
-    plain = order(measure(*words))
-    first, other = (order(measure(*words, "method.scope=run", f"seed={seed}")) for seed in (0, 1))
+    plain, first, other = order(), order("method.scope=run"), order("method.scope=run", "seed=1")
     assert plain == sorted(plain) == sorted(first) == sorted(other)
     assert len({tuple(plain), tuple(first), tuple(other)}) == 3
+    assert first == order("method.scope=run")
 
 
 @pytest.mark.parametrize(
