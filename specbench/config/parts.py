@@ -132,12 +132,16 @@ class MeasureConfig:
 
     `baseline`: AR beside each sample, AR taken from stored runs, or none. `warmup` samples are decoded first and
     thrown away, `repeats` passes are timed. `exclusive=false` drops the device lock and with it speed figures.
+    A pair during which the machine's speed drifts is measured again up to `drift_repeats` times, but all such
+    repetitions of a run are at most `drift_share` of its pairs (rounded up): a restless machine costs no multiple.
     `tie_gap`: an fp32 logit gap below it makes a divergence from AR a tie (null = by dtype).
     """
 
     baseline: str = "paired"
     warmup: int = 1
     repeats: int = 1
+    drift_repeats: int = 2
+    drift_share: float = 0.1
     exclusive: bool = True
     tie_gap: float | None = None
 
@@ -145,6 +149,8 @@ class MeasureConfig:
         one_of("measure.baseline", self.baseline, ("paired", "stored", "none"))
         at_least("measure.warmup", self.warmup, 0)
         at_least("measure.repeats", self.repeats, 1)
+        at_least("measure.drift_repeats", self.drift_repeats, 0)
+        at_least("measure.drift_share", self.drift_share, 0.0)
         at_least("measure.tie_gap", self.tie_gap, 0.0, null="the default of the dtype")
 
 

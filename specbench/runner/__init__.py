@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from specbench.loggers import Logger, build_logger
 from specbench.recording import Answer, choice_rows, sample_row, step_rows
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
-from specbench.runner.conversation import Conversation, warm_up
+from specbench.runner.conversation import Conversation, Repetitions, warm_up
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
 from specbench.runner.session import Session
 from specbench.runner.stored import StoredBaseline, stored_baseline
@@ -68,7 +69,7 @@ class _Run:
         session = Session(self.config)
         environment = session.environment()
         stored = self._check(session, environment)
-        with RunStore(self.run_dir) as store:
+        with RunStore(self.run_dir) as store, _messages_in(self.run_dir / "run.log"):
             store.write_config(yaml.safe_dump(as_dict(self.config), sort_keys=False))
             store.write_environment(environment)
             todo = [sample for sample in self.samples if sample.id not in store.finished_ids()]
@@ -101,11 +102,18 @@ class _Run:
             passes=self.config.measure.warmup,
             max_new_tokens=min(_WARM_UP_TOKENS, max_new_tokens),
         )
+        repetitions = Repetitions(self.config.measure.drift_repeats, self.config.measure.drift_share)
         previous = None
         for sample in todo:
             self._forget(session, previous, sample)
-            index = self.samples.index(sample)
-            conversation = Conversation(session, sample, index=index, max_new_tokens=max_new_tokens, stored=stored)
+            conversation = Conversation(
+                session,
+                sample,
+                index=self.samples.index(sample),
+                max_new_tokens=max_new_tokens,
+                repetitions=repetitions,
+                stored=stored,
+            )
             self._record(store, sample, conversation.measure())
             previous = sample
 
@@ -170,6 +178,20 @@ class _Run:
             "t_curve": [[length, seconds] for length, seconds in sorted(curve.seconds.items())],
             "t_curve_noisy": curve.noisy,
         }
+
+
+@contextmanager
+def _messages_in(file: Path) -> Iterator[None]:
+    """Append what is logged inside the body to `file`, so that a run folder tells its own story."""
+    handler = logging.FileHandler(file, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 def _failure(config: RunConfig, summary: dict[str, Any]) -> str | None:

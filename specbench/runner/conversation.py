@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specbench.analysis.exactness import first_divergence
@@ -19,10 +21,31 @@ from specbench.types import Generation, Generator, Sample, SampleError
 log = logging.getLogger(__name__)
 
 MAX_DRIFT = 0.1  # a pair during which the machine's speed changed by more is measured again
-MAX_ATTEMPTS = 3
 _MIN_CONTEXT_LEFT = 16  # a truncated prompt keeps at least this many tokens
 
 Message = dict[str, str]
+
+
+@dataclass
+class Repetitions:
+    """Which drifting pairs of a run are measured again: each up to `each` times, all together `share` of the pairs.
+
+    Rounded up, so that one disturbance of a short run is always made good.
+    """
+
+    each: int
+    share: float
+    _pairs: int = 0
+    _done: int = 0
+
+    def begin_pair(self) -> None:
+        self._pairs += 1
+
+    def allowed(self, attempts: int) -> bool:
+        """Whether a pair that was tried `attempts` times may be tried once more; what is allowed counts as done."""
+        allowed = attempts <= self.each and self._done < math.ceil(self.share * self._pairs)
+        self._done += allowed
+        return allowed
 
 
 class Conversation:
@@ -35,12 +58,15 @@ class Conversation:
         *,
         index: int,
         max_new_tokens: int,
+        repetitions: Repetitions,
         stored: StoredBaseline | None = None,
     ) -> None:
         self._session, self._sample, self._stored = session, sample, stored
         self._config = session.config
         self._index = index
         self._max_new_tokens = max_new_tokens
+        self._repetitions = repetitions
+        self._agreements: dict[tuple[int, ...], float] = {}
         self._paired = self._config.measure.baseline == "paired"
         self._arms = (METHOD,) if self._config.measure.baseline == "none" else (BASELINE, METHOD)
 
@@ -94,16 +120,13 @@ class Conversation:
         too_long = [self._too_long(arm, turn) for arm, turn in turns.items()]
         if any(too_long):
             return [answer for answer in too_long if answer is not None]
-        attempts: list[tuple[float, list[Answer]]] = []
         timed = self._config.measure.exclusive
+        self._repetitions.begin_pair()
         with exclusive(self._config.hardware.device, enabled=timed):
-            while len(attempts) < (MAX_ATTEMPTS if timed and self._repeatable else 1):
-                if attempts:
-                    self._session.method.reset()  # or the repetition would profit from what was just learnt
-                drift, answers = self._attempt(turns, len(attempts))
-                attempts.append((drift, answers))
-                if drift <= MAX_DRIFT or _failed(answers):
-                    break
+            attempts = [self._attempt(turns, 0)]
+            while timed and self._repeatable and self._worth_repeating(attempts):
+                self._session.method.reset()  # or the repetition would profit from what was just learnt
+                attempts.append(self._attempt(turns, len(attempts)))
         best = attempts[-1] if _failed(attempts[-1][1]) else min(attempts, key=lambda attempt: attempt[0])
         for attempt in attempts:
             for answer in attempt[1]:
@@ -123,6 +146,10 @@ class Conversation:
             answers[arm].attempt, answers[arm].ran_first = attempt, position == 0
         after = self._session.probe()
         return abs(after / before - 1.0), [answers[arm] for arm in turns]
+
+    def _worth_repeating(self, attempts: Sequence[tuple[float, list[Answer]]]) -> bool:
+        drift, answers = attempts[-1]
+        return drift > MAX_DRIFT and not _failed(answers) and self._repetitions.allowed(len(attempts))
 
     @property
     def _repeatable(self) -> bool:
@@ -187,10 +214,17 @@ class Conversation:
         index = first_divergence(own.generation.tokens, expected)
         comparison: dict[str, Any] = {"exact_match": index is None}
         if own.generation.steps is not None:
-            comparison["teacher_agreement"] = teacher_agreement(self._session.target, prompt, expected)
+            comparison["teacher_agreement"] = self._agreement(prompt, expected)
         if index is not None:
             comparison |= self._divergence(prompt, own.generation.tokens, expected, index)
         own.comparison = comparison
+
+    def _agreement(self, prompt: list[int], expected: Sequence[int]) -> float:
+        """Teacher agreement of AR's answer, which attempts and repeats of one turn have in common."""
+        tokens = (*prompt, *expected)
+        if tokens not in self._agreements:
+            self._agreements[tokens] = teacher_agreement(self._session.target, prompt, expected)
+        return self._agreements[tokens]
 
     def _divergence(self, prompt: list[int], own: Sequence[int], expected: Sequence[int], index: int) -> dict[str, Any]:
         if index >= min(len(own), len(expected)):

@@ -141,6 +141,8 @@ BAD_VALUES = [
     ("hardware.num_threads", 0, "null"),
     ("measure.baseline", "pair", "'paired'"),
     ("measure.repeats", 0, "1 or more"),
+    ("measure.drift_repeats", -1, "0 or more"),
+    ("measure.drift_share", -0.1, "0 or more"),
     ("measure.tie_gap", -1.0, "0 or more"),
     ("logger.mode", "of", "offline, online, disabled"),
     ("artefact.if_missing", "biuld", "'build'"),

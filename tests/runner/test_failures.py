@@ -45,6 +45,9 @@ def test_running_out_of_memory_costs_one_sample(measure, tmp_path):
     assert done.summary["num_measured"] == 3
     beside = done.rows("baseline")
     assert beside[beside["sample_id"] == "gsm8k/1"]["num_tokens"].item() == 8  # what was measured is kept
+    told = (done.run_dir / "run.log").read_text(encoding="utf-8")
+    assert "sample gsm8k/1 failed" in told
+    assert "Traceback" in told
 
 
 def test_a_turn_that_fails_ends_its_conversation(measure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import pytest
@@ -60,12 +61,29 @@ def test_repeats_are_whole_passes_that_all_count(measure):
 def test_a_pair_whose_machine_drifted_is_repeated_at_most_twice_and_the_calmest_counts(measure, monkeypatch):
     speeds = iter([1.0, 1.5, 1.0, 1.2, 1.0, 1.3])  # before and after each attempt
     monkeypatch.setattr(Session, "probe", lambda self: next(speeds))
-    done = measure("num_samples=1")
+    done = measure("num_samples=1", "measure.drift_share=2")
     own = done.samples[done.samples["arm"] == "method"]
     assert list(own["attempt"]) == [0, 1, 2]
     assert list(own["used"]) == [False, True, False]
     assert list(own["ran_first"]) == [False, True, False]
     assert done.summary["decode_s"] == own["decode_s"].iloc[1]
+
+
+def test_drift_repeats_says_how_often_a_drifting_pair_is_measured_again(measure, monkeypatch):
+    speeds = iter([1.0, 1.5])
+    monkeypatch.setattr(Session, "probe", lambda self: next(speeds))
+    done = measure("num_samples=1", "measure.drift_repeats=0")
+    assert list(done.samples["attempt"]) == [0, 0]
+    assert done.summary["walltime_speedup"] > 0
+
+
+def test_repetitions_are_a_share_of_the_pairs_and_the_first_is_always_made(measure, monkeypatch):
+    speeds = itertools.cycle([1.0, 1.5])
+    monkeypatch.setattr(Session, "probe", lambda self: next(speeds))
+    done = measure("num_samples=8", "measure.drift_share=0.25")
+    own = done.samples[done.samples["arm"] == "method"]
+    assert list(own[own["attempt"] > 0]["sample_id"]) == list(dict.fromkeys(own["sample_id"]))[0:5:4]
+    assert len(own) == 10
 
 
 def test_a_calm_attempt_ends_the_repeating(measure, monkeypatch):
