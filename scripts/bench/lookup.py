@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from specbench.analysis.stats import bca_interval, ratio_of_sums
 from specbench.tasks import select
-from specbench.types import Generator
 
+from .answers import Answer, ask, given_by, speedup
 from .measure import Bound, Figure, halves_differ
 from .stage import Settings, Stage, code_editing
 
@@ -20,22 +16,9 @@ CONTEXT = 1024
 _LIBRARY_EVERY = 2  # the library verifies so slowly in bfloat16 that it answers every second prompt of a kind only
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One timed answer."""
-
-    kind: str
-    prompt: str
-    method: str
-    seconds: float
-    tokens: int
-    steps: int | None
-    ids: tuple[int, ...]
-
-
 def lookup(stage: Stage, settings: Settings) -> list[Figure]:
     """Pooled speedups with intervals over prompts; the methods take turns in being first."""
-    set_name, articles = stage.articles
+    set_name, articles = stage.samples("cnn_dm")
     prompts = [(set_name, sample) for sample in select(articles, settings.prompts)]
     prompts += [("code_editing", sample) for sample in select(code_editing(CONTEXT), settings.prompts)]
     generators = {name: stage.generator(name) for name in METHODS}
@@ -50,7 +33,7 @@ def lookup(stage: Stage, settings: Settings) -> list[Figure]:
         for name in _turns(number, number % settings.prompts):
             generators[name].reset()  # as `method.scope=sample` does
             label = (kind, sample.id, name)
-            answers.append(_answer(stage, generators[name], label, (prompt, settings.answer_tokens)))
+            answers.append(ask(stage, generators[name], label, (prompt, settings.answer_tokens)))
         stage.prefixes.clear()
     return figures(answers, noisy=halves_differ(probes))
 
@@ -62,13 +45,6 @@ def _turns(number: int, place: int) -> tuple[str, ...]:
     return tuple(name for name in names if name != "hf_pld" or place % _LIBRARY_EVERY == 0)
 
 
-def _answer(stage: Stage, generator: Generator, label: tuple[str, str, str], work: tuple[Sequence[int], int]) -> Answer:
-    prompt, tokens = work
-    got = generator.generate(prompt, max_new_tokens=tokens, seed=0, stop_ids=stage.session.model.stop_ids)
-    steps = None if got.steps is None else len(got.steps)
-    return Answer(*label, got.decode_s, len(got.tokens), steps, got.tokens)
-
-
 def figures(answers: Sequence[Answer], *, noisy: bool) -> list[Figure]:
     """Rows for every method over all prompts, then one a kind; `noisy`: the machine's own speed drifted."""
     rows = [_speed(answers, name, noisy=noisy) for name in METHODS]
@@ -78,40 +54,21 @@ def figures(answers: Sequence[Answer], *, noisy: bool) -> list[Figure]:
         ("pld_official", "ar", None),
         ("hf_pld", "ar", None),
     ):
-        rows.append(_speedup(answers, f"{name} over {base}, pooled", (name, base, required), noisy=noisy))
+        rows.append(speedup(answers, f"{name} over {base}, pooled", (name, base, required), noisy=noisy))
     for kind in dict.fromkeys(answer.kind for answer in answers):
         chosen = [answer for answer in answers if answer.kind == kind]
         rows += [
-            _speedup(chosen, f"{name} over ar, {kind}", (name, "ar", None), noisy=noisy)
+            speedup(chosen, f"{name} over ar, {kind}", (name, "ar", None), noisy=noisy)
             for name in METHODS
             if name != "ar"
         ]
     return rows
 
 
-def _of(answers: Sequence[Answer], method: str) -> dict[str, Answer]:
-    return {answer.prompt: answer for answer in answers if answer.method == method}
-
-
 def _speed(answers: Sequence[Answer], method: str, *, noisy: bool) -> Figure:
-    own, baseline = list(_of(answers, method).values()), _of(answers, "ar")
+    own, baseline = list(given_by(answers, method).values()), given_by(answers, "ar")
     tokens = sum(answer.tokens for answer in own)
     steps = [answer.steps for answer in own if answer.steps is not None]
     same = sum(answer.ids == baseline[answer.prompt].ids for answer in own)
     detail = {"tokens": tokens, "mat": tokens / sum(steps) if steps else None, "same_as_ar": f"{same}/{len(own)}"}
     return Figure(f"tokens/s of {method}", tokens / sum(a.seconds for a in own), "tokens/s", None, noisy, detail)
-
-
-def _speedup(answers: Sequence[Answer], name: str, pair: tuple[str, str, Bound | None], *, noisy: bool) -> Figure:
-    """Over the prompts that both methods answered."""
-    method, base, required = pair
-    arms = _of(answers, base), _of(answers, method)
-    both = [prompt for prompt in arms[0] if prompt in arms[1]]
-    columns = [
-        np.array([getattr(arm[prompt], key) for prompt in both], dtype=float)
-        for arm in arms
-        for key in ("seconds", "tokens")
-    ]
-    interval = bca_interval(ratio_of_sums, columns)
-    detail = {} if interval is None else {"ci_low": interval.low, "ci_high": interval.high}
-    return Figure(name, float(ratio_of_sums(*columns)), "x", required, noisy, {**detail, "prompts": len(both)})

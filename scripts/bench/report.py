@@ -20,6 +20,12 @@ TITLES = {
     "pld": "Prompt lookup",
     "memory": "Memory",
     "load": "Loading",
+    "skipping": "Passes without some sublayers",
+    "optimisation": "One KnapSpec search",
+    "knapspec": "KnapSpec against AR",
+    "host_skip": "Time outside the model: self-drafting methods",
+    "longdoc": "What is skipped as the context grows",
+    "order": "Methods that learn over a run, in several orders",
 }
 NOTES = {
     "ar": "Both through their generators, greedy, no stop ids. Prompts are read before and not timed; "
@@ -35,6 +41,23 @@ NOTES = {
     "is 1.15 x (weights + cache) + 64 MiB.",
     "load": "Fresh processes, files in the page cache. Reading the weights includes bringing them into the layout in "
     "which they are multiplied.",
+    "skipping": "One token behind 200 cached ones, its id read back. The cost model is KnapSpec's, from a profile "
+    "taken in the same process; its error is |predicted / measured - 1| over random sets of interior sublayers of all "
+    "sizes.",
+    "optimisation": "The full search with head and choice, on rows that the model generated itself. Its products: "
+    "FLOPs of all cells' projections, of their attention scores and of the candidates' head, each at the rate that the "
+    "model's own linear layers reach at that call's number of rows, taken in turns with the search. Thinner searches: "
+    "time over the full one's; the loss is how many predicted tokens per second their best set (drafting at least one "
+    "token) has less than the full search's, both judged on the whole window.",
+    "knapspec": "Paired samples, greedy, decode time only, the methods in turns, state forgotten between samples; "
+    "searches are inside. Variants answer the first samples only, without one precaution or without all.",
+    "host_skip": "Everything between start and end of decoding that is not inside a forward pass, a sublayer call or a "
+    "head call of a search. Settings are such that every method drafts and searches within a short answer; they say "
+    "nothing about speed.",
+    "longdoc": "KnapSpec's full search behind long prompts; the best set is taken even where plain decoding would win. "
+    "Gains are predicted, not measured. With equal costs the search is told that attention costs what an MLP costs.",
+    "order": "State is kept from sample to sample and forgotten between orders; AR is taken beside every answer. "
+    "Windows are small, so that searches run at all.",
 }
 _CURVE_POINT = re.compile(r"t\((\d+)\) at (\d+)")
 

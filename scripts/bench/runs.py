@@ -11,9 +11,14 @@ from typing import Any
 from specbench.types import DataError
 
 from .fresh import load_time, memory
-from .host import host_share
+from .host import host_share, host_share_skipping
+from .longdoc import longdoc
 from .lookup import lookup
 from .measure import Figure, run_block
+from .order import order
+from .search import optimisation
+from .self_speculation import self_speculation
+from .skipping import skipping
 from .speed import ar_against_library, floor, verify_cost
 from .stage import Settings, Stage
 
@@ -25,6 +30,12 @@ BLOCKS: dict[str, Callable[[Stage, Settings], Sequence[Figure]]] = {
     "pld": lookup,
     "memory": memory,
     "load": load_time,
+    "skipping": skipping,
+    "optimisation": optimisation,
+    "knapspec": self_speculation,
+    "host_skip": host_share_skipping,
+    "longdoc": longdoc,
+    "order": order,
 }
 
 
@@ -55,10 +66,14 @@ def measure(machine: Machine, names: Sequence[str], settings: Settings, command:
 
 
 def merge(stored: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """`stored` with the block of `result` in its place; DataError where the two do not belong together."""
+    """`stored` with the block of `result` in its place; DataError where the two do not belong together.
+
+    A setting that a stored file does not have belongs to blocks that it does not have either.
+    """
     block = result["block"]
     for key in ("machine", "settings"):
-        if stored and stored.get(key) != _as_stored(result[key]):
+        made = _as_stored(result[key])
+        if stored and {**made, **stored.get(key, {})} != made:
             raise DataError(f"the result file holds another {key}: {stored.get(key)}; name a new file with --out")
     blocks = {**stored.get("blocks", {}), block["name"]: block}
     ordered = {name: blocks[name] for name in BLOCKS if name in blocks}

@@ -70,12 +70,12 @@ def floor(stage: Stage, settings: Settings) -> list[Figure]:
     return figures
 
 
-def linear_calls(decoder: Decoder) -> list[Callable[[], object]]:
-    """One call for every linear layer of a step, each on one row."""
+def linear_calls(decoder: Decoder, num_rows: int = 1, dtype: torch.dtype | None = None) -> list[Callable[[], object]]:
+    """One call for every linear layer of a step, each on `num_rows` rows of `dtype` (default: the model's)."""
     spec = decoder.spec
     inputs = [spec.hidden_size, spec.num_heads * spec.head_dim, spec.hidden_size, spec.intermediate_size]
     widths = [*inputs * spec.num_layers, spec.hidden_size]
-    rows = {width: torch.randn(1, 1, width).to(decoder.dtype) for width in set(widths)}
+    rows = {width: torch.randn(1, num_rows, width).to(dtype or decoder.dtype) for width in set(widths)}
     return [functools.partial(linear, rows[width]) for linear, width in zip(decoder.linears(), widths, strict=True)]
 
 

@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from transformers import DynamicCache
 from transformers.utils import logging as library_logging
 
 from specbench.config import compose
+from specbench.decoding.profile import profile
 from specbench.decoding.target import NO_NEEDS, Target, fill
+from specbench.hardware.latency import MARGIN, LatencyModel, ProfilePlan
 from specbench.hardware.profile import VerifyCurve, verify_curve
 from specbench.methods.build import Parts, build_generator
 from specbench.models.decoder import Decoder
@@ -24,11 +25,12 @@ from specbench.models.kv_cache import KVCache
 from specbench.models.spec import ModelSpec
 from specbench.models.tiny import SPEC
 from specbench.runner.session import CURVE_CONTEXT, Session
-from specbench.tasks import build_task
+from specbench.tasks import build_task, select
 from specbench.types import Draft, Generator, Needs, Sample, Sampling, VerifyResult
 
 from . import ROOT
 
+MIXTURE = ("gsm8k", "humaneval", "cnn_dm", "mt_bench")
 _PROMPT_SLACK = 1.4  # text asked of `longdoc` per token wanted: its own estimate of a token is rough
 
 # In bfloat16 this weighs 0.97 GB.
@@ -47,7 +49,12 @@ GIGABYTE = ModelSpec(
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured. `memory_spec` is the shape of the random checkpoint that memory is measured on."""
+    """How much is measured. `memory_spec` is the shape of the random checkpoint that memory is measured on.
+
+    `search_rows` are the rows a search for skip sets looks at, `skip_sets` how many random sets are timed. `samples`
+    prompts (`variant_samples` of them for variants) of up to `sample_tokens` tokens compare KnapSpec with AR;
+    `order_samples` of `order_tokens` are answered in `orders` orders.
+    """
 
     contexts: tuple[int, ...] = (200, 1024, 4096)
     rounds: int = 9
@@ -56,9 +63,38 @@ class Settings:
     answer_tokens: int = 96
     growth_samples: int = 200
     memory_spec: ModelSpec = GIGABYTE
+    search_context: int = 200
+    search_rows: int = 30
+    search_prompts: int = 3
+    skip_sets: int = 20
+    samples: int = 16
+    variant_samples: int = 4
+    sample_tokens: int = 256
+    host_tokens: int = 64
+    long_contexts: tuple[int, ...] = (1024, 4096, 7168)
+    orders: int = 2
+    order_samples: int = 6
+    order_tokens: int = 64
 
 
-QUICK = Settings(rounds=2, new_tokens=16, prompts=2, answer_tokens=24, growth_samples=40, memory_spec=SPEC)
+QUICK = Settings(
+    rounds=2,
+    new_tokens=16,
+    prompts=2,
+    answer_tokens=24,
+    growth_samples=40,
+    memory_spec=SPEC,
+    search_rows=12,
+    search_prompts=1,
+    skip_sets=4,
+    samples=4,
+    variant_samples=2,
+    sample_tokens=48,
+    host_tokens=24,
+    long_contexts=(128, 512),
+    order_samples=2,
+    order_tokens=24,
+)
 
 
 class Prefixes:
@@ -166,12 +202,18 @@ class Stage:
         self.prefixes = Prefixes(self.decoder)
         self.target = PrefilledTarget(self.decoder, self.prefixes)
         self._parts = Parts(
-            self.target, Sampling(), folder=self.session.model.folder, curve=functools.cache(self._measured_curve)
+            self.target,
+            Sampling(),
+            folder=self.session.model.folder,
+            curve=functools.cache(self._measured_curve),
+            latency=functools.cache(self._measured_latency),
+            model_hash=self.session.model.revision,
         )
 
-    def generator(self, method: str) -> Generator:
-        """The method as its YAML file sets it; the library's models skip reading prompts (see `quicken`)."""
-        generator = build_generator(compose([*self._common, f"method={method}"]).method, self._parts)
+    def generator(self, method: str, *overrides: str) -> Generator:
+        """The method as its YAML file and `overrides` set it; the library's models skip reading prompts."""
+        config = compose([*self._common, f"method={method}", *overrides])
+        generator = build_generator(config.method, self._parts)
         if hasattr(generator, "model"):
             quicken(generator.model, self.prefixes)
         return generator
@@ -180,6 +222,12 @@ class Stage:
         """t(T) as a run measures it, but always anew: the stored one may come from a busy hour."""
         self.target.noise(CURVE_CONTEXT + 128)
         return verify_curve(lambda rows: self.verify(context=CURVE_CONTEXT, rows=rows))
+
+    def _measured_latency(self, plan: ProfilePlan) -> LatencyModel:
+        """What the parts of a pass cost, always anew, on a cache that holds numbers."""
+        plan = plan.within(self.decoder.spec.max_positions)
+        self.target.noise(max(plan.lengths) + MARGIN)
+        return profile(self.target, plan)[0]
 
     @torch.inference_mode()
     def verify(self, *, context: int, rows: int) -> None:
@@ -195,13 +243,19 @@ class Stage:
         assert len(ids) >= length, f"the text has {len(ids)} of {length} tokens"
         return ids[:length]
 
-    @cached_property
-    def articles(self) -> tuple[str, list[Sample]]:
-        """Name of the set and the news articles to summarise: published ones where the data folder is here."""
+    def samples(self, name: str) -> tuple[str, list[Sample]]:
+        """Name of a task's set and its samples: published ones where the data folder is here."""
         folder = Path(os.environ.get("SPECBENCH_SHARED_DATA", ROOT.parent / "shared" / "data")) / "benchmarks"
         source = "local" if folder.is_dir() else "embedded"
-        task = build_task("cnn_dm", source=source, data_dir=folder if source == "local" else None)
+        task = build_task(name, source=source, data_dir=folder if source == "local" else None)
         return task.name, list(task.samples())
+
+    def mixture(self, count: int) -> list[tuple[str, Sample]]:
+        """Samples of MIXTURE's tasks in turns, each with the name of its set."""
+        each = max(1, -(-count // len(MIXTURE)))
+        sets = [self.samples(name) for name in MIXTURE]
+        chosen = [[(name, sample) for sample in select(samples, each)] for name, samples in sets]
+        return [pair for turn in zip(*chosen, strict=True) for pair in turn][:count]
 
     def encode(self, sample: Sample) -> list[int]:
         """Token ids of a sample's first turn in the chat template."""

@@ -13,6 +13,7 @@ from scripts.bench.measure import Block, Bound, Figure
 from scripts.bench.stage import PrefilledTarget, Prefixes, Settings, Stage
 from specbench.decoding.target import Target
 from specbench.hardware.profile import LENGTHS
+from specbench.models.linear import Linear
 from specbench.models.tiny import SPEC
 
 SMALL = Settings(
@@ -107,10 +108,11 @@ def test_the_curve_has_every_length_and_judges_its_order(stage):
 
 
 def test_forward_time_is_collected_and_the_decoder_is_left_as_it_was(stage):
-    with host.forward_seconds(stage.decoder) as seconds:
+    with host.model_seconds(stage.decoder) as seconds:
         answer = stage.generator("ar").generate(stage.prompt(24), max_new_tokens=5, seed=0)
     assert len(seconds) >= 5  # the prompt may have been read, too
     assert "forward" not in vars(stage.decoder)
+    assert isinstance(stage.decoder.head, Linear)
     assert len(answer.tokens) == 5
 
 
@@ -167,6 +169,15 @@ def test_a_later_run_of_one_block_replaces_only_that():
     assert list(stored["blocks"]) == ["ar", "host"]
     merged = runs.merge(stored, result("ar", 0.5))
     assert [merged["blocks"][name]["figures"][0]["value"] for name in ("ar", "host")] == [0.5, 2.0]
+
+
+def test_a_setting_that_is_new_does_not_part_a_file_from_its_results():
+    stored, new = runs.merge({}, result("host", 2.0)), result("ar", 2.0)
+    new["settings"] = {**new["settings"], "later": 3}
+    assert list(runs.merge(stored, new)["blocks"]) == ["ar", "host"]
+    new["settings"]["contexts"] = (1, 3)
+    with pytest.raises(Exception, match="another settings"):
+        runs.merge(stored, new)
 
 
 def test_results_of_other_machines_are_not_mixed():
