@@ -10,6 +10,7 @@ from specbench.analysis.acceptance import acceptance_metrics
 from specbench.analysis.exactness import exactness_metrics
 from specbench.analysis.quality import quality_metrics
 from specbench.analysis.rows import arm, counted, outcomes
+from specbench.analysis.skipping import UnitOf, skipping_metrics
 from specbench.analysis.speed import cost_ratio, speedup_metrics, time_metrics
 from specbench.results.schema import BASELINE, METHOD
 from specbench.results.specbench_files import CountTokens
@@ -22,11 +23,13 @@ def summarise(
     *,
     dtype: str | None = None,
     count_tokens: CountTokens | None = None,
+    unit_of: UnitOf | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """All metrics of a run as plain numbers; formulas stand beside the functions that this one calls.
 
-    `choices`: None for a method that searches nothing, so that `num_choices` 0 means a search that never ran.
+    `choices`: None for a method that chooses nothing, so that `num_choices` 0 means a search that never ran.
+    `unit_of` names the samples that learn together; None = each conversation learns for itself.
     `count_tokens`: length of the tokenizer's encoding of a text, for `speedup_specbench`. Conversations with a failed
     or skipped turn, and attempts not marked `used`, enter no number.
     """
@@ -46,7 +49,7 @@ def summarise(
         **quality_metrics(rows, seed=seed),
         "peak_memory_bytes": _peak(arm(rows, METHOD)),
         "baseline_peak_memory_bytes": _peak(arm(rows, BASELINE)),
-        "num_choices": None if choices is None else int(choices["sample_id"].isin(ended.measured).sum()),
+        **skipping_metrics(rows, steps, choices, unit_of=unit_of, seed=seed),
     }
 
 

@@ -26,6 +26,8 @@ COLUMNS = (
     "diverged (ties/bugs)",
     "quality",
 )
+# Only where some run skips layers: sublayers left out at the end, the searches' share of the time, speed after them.
+SKIPPING = ("skipped attn/MLP", "search time", "steady state")
 
 
 class ClosingTable(NamedTuple):
@@ -39,7 +41,11 @@ class ClosingTable(NamedTuple):
 def closing_table(runs: pd.DataFrame) -> ClosingTable:
     """The table and the "was it worth it" lines of `load_runs(...)`; `t_curve` [[T, seconds], ...] is used if there."""
     records = [_known(record) for record in runs.to_dict("records")]
-    return ClosingTable(list(COLUMNS), [_cells(run) for run in records], [_note(run) for run in records])
+    columns, cells = list(COLUMNS), [_cells(run) for run in records]
+    if any(_chooses(run) for run in records):
+        columns += SKIPPING
+        cells = [[*own, *_skipping(run)] for own, run in zip(cells, records, strict=True)]
+    return ClosingTable(columns, cells, [_note(run) for run in records])
 
 
 def _known(record: Mapping[Any, Any]) -> dict[str, Any]:
@@ -80,6 +86,23 @@ def _speedup(run: Mapping[str, Any]) -> str:
         return "-"
     interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
     return f"{speedup:.2f}x{interval}{' noisy' if run.get('noisy') else ''}"
+
+
+def _chooses(run: Mapping[str, Any]) -> bool:
+    return any(run.get(name) is not None for name in ("num_choices", "num_attention_skipped"))
+
+
+def _skipping(run: Mapping[str, Any]) -> list[str]:
+    attention, mlp, share = (run.get(name) for name in ("num_attention_skipped", "num_mlp_skipped", "search_share"))
+    skipped = "-" if attention is None or mlp is None else f"{int(attention)}/{int(mlp)}"
+    return [skipped, "-" if share is None else f"{share:.1%}", _steady(run)]
+
+
+def _steady(run: Mapping[str, Any]) -> str:
+    rate, speedup = run.get("steady_tokens_per_second"), run.get("steady_walltime_speedup")
+    if rate is None:
+        return "-"
+    return f"{rate:.1f} tok/s" if speedup is None else f"{speedup:.2f}x ({rate:.1f} tok/s)"
 
 
 def _divergences(run: Mapping[str, Any]) -> str:

@@ -90,6 +90,8 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
         warnings.append("nothing was drafted")
     if summary.get("num_choices") == 0:
         warnings.append("its search never ran")
+    if summary.get("search_ended") is False:
+        warnings.append("its search had not ended")
     acceptance = summary.get("acceptance_rate")
     if acceptance is not None and acceptance < LOW_ACCEPTANCE:
         warnings.append(f"acceptance is below {LOW_ACCEPTANCE:.0%}")

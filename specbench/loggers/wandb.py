@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,28 @@ import numpy as np
 import pandas as pd
 import wandb
 
+from specbench.analysis.skipping import expanded
 from specbench.config import RunConfig, as_dict, flatten
 from specbench.loggers.base import Row
 from specbench.loggers.running import Running
 from specbench.results.schema import METHOD
 from specbench.results.store import FINISHED
-from specbench.results.summary import load_samples, load_steps
+from specbench.results.summary import load_choices, load_samples, load_steps
 from specbench.types import ConfigError
 
 _LOGIN_SECONDS = 60
 _TAG_LENGTH = 64  # the service refuses longer ones
 _LEFT_OUT = ("tokens",)  # ids stay in samples.parquet
+_CHOICE_COLUMNS = (
+    "sublayers",
+    "num_attention_skipped",
+    "num_mlp_skipped",
+    "predicted_acceptance",
+    "measured_acceptance",
+    "predicted_tokens_per_second",
+    "search_s",
+    "reason",
+)
 
 
 def check_login() -> None:
@@ -33,7 +45,7 @@ def check_login() -> None:
 
 
 class WandbLogger:
-    """One W&B run a run: config, live rates, summary, a samples table and step histograms."""
+    """One W&B run a run: config, live rates, summary, tables of samples and choices, step histograms."""
 
     def __init__(self) -> None:
         self._run: Any = None
@@ -69,6 +81,9 @@ class WandbLogger:
     def finish(self, summary: Mapping[str, Any], run_dir: Path, status: str) -> None:
         self._status = status
         self._run.log({"samples": wandb.Table(dataframe=_plain(load_samples(run_dir)))})
+        choices = load_choices(run_dir)
+        if len(choices):
+            self._run.log({"choices": wandb.Table(dataframe=_shown(choices))})
         histograms = _histograms(load_steps(run_dir))
         if histograms:
             self._run.log(histograms)
@@ -96,6 +111,12 @@ def _plain(samples: pd.DataFrame) -> pd.DataFrame:
     """The samples without id lists and with None for what is missing, as a W&B table wants it."""
     frame = samples.drop(columns=[name for name in _LEFT_OUT if name in samples])
     return frame.astype(object).where(frame.notna(), None)
+
+
+def _shown(choices: pd.DataFrame) -> pd.DataFrame:
+    """Choices with their usual numbers as columns; all that a choice knows stays in `values` (JSON)."""
+    frame = expanded(choices, _CHOICE_COLUMNS)
+    return _plain(frame.assign(sublayers=frame["sublayers"].map(json.dumps)))
 
 
 def _histograms(steps: pd.DataFrame) -> dict[str, Any]:

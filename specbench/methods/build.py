@@ -26,7 +26,7 @@ class Parts:
     """What a method may be built from. `folder`s hold the weights in the library's layout, for outside references.
 
     `curve` measures (or loads) the target's latency t(T) when it is called, `latency` what the parts of a pass cost.
-    `model_hash` names the target's weights.
+    `model_hash` names the target's weights, `task` what is decoded (for parts stored by task).
     """
 
     target: Target
@@ -37,6 +37,7 @@ class Parts:
     curve: Callable[[], VerifyCurve] | None = None
     latency: Callable[[ProfilePlan], LatencyModel] | None = None
     model_hash: str | None = None
+    task: str | None = None
     timer: PhaseTimer = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from specbench.methods.layer_skip import LayerSkipDrafter, layers_to_sublayers
 from specbench.methods.skip_search import SearchingDrafter, branching, initial_set, interior, look, with_given_set
 from specbench.models.decoder import Decoder, Taps
 from specbench.models.kv_cache import KVCache
-from specbench.types import Verdict, VerifyResult
+from specbench.types import Verdict
 
 _CHUNK = 128  # rows of one pass when the context allows several; bounds the outputs that are held at once
 
@@ -79,16 +79,22 @@ class ConfLayers(SearchingDrafter):
     def begin(self, request: Request) -> None:
         super().begin(request)
         self.search.begin()
-        if self.search.opt_iter:
-            self.carry_over()
 
-    def observe(self, verdict: Verdict, result: VerifyResult) -> None:
+    @property
+    def has_searched(self) -> bool:
+        return self.search.opt_iter > 0
+
+    def best(self) -> frozenset[int] | None:
+        """Of an unfinished search the best judged set."""
+        unfinished = self.search.active and self.search.best_layers
+        return layers_to_sublayers(self.search.best_layers) if unfinished else self.skip
+
+    def search_step(self, verdict: Verdict) -> None:
         if self.search.active and self.num_generated > self.context.size + 1:
             if self.search.is_due(self._layers, drafted=self._drafted, accepted=verdict.num_accepted):
                 self._choose()
             elif not self.search.active:
                 self._record("score", {})
-        super().observe(verdict, result)
 
     def reset(self) -> None:
         super().reset()

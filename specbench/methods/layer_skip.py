@@ -18,6 +18,8 @@ from specbench.decoding.protocol import Controller, DrafterBase, Request
 from specbench.methods.chain import Branching, ChainDrafter
 from specbench.types import ChoiceRecord, ConfigError, Draft, Verdict, VerifyResult
 
+CHOICE_NUMBERS = ("predicted_acceptance", "measured_acceptance", "predicted_tokens_per_second", "search_s")
+
 
 @dataclass
 class LayerSkipDrafter(DrafterBase):
@@ -40,6 +42,8 @@ class LayerSkipDrafter(DrafterBase):
         self.controller.begin(request)
         self._choices = []
         self._step = 0
+        if self.skip is not None and not self.searches:
+            self.install(self.skip, reason="given")
 
     def propose(self, budget: int) -> Draft:
         self._rows = self._drafted = 0
@@ -61,15 +65,20 @@ class LayerSkipDrafter(DrafterBase):
     def reset(self) -> None:
         self.controller.reset()
 
+    def best(self) -> frozenset[int] | None:
+        """The set to keep when no more steps follow."""
+        return self.skip
+
     def install(self, skip: Iterable[int] | None, **why: Any) -> None:
-        """Draft without these sublayers from the next step on, and record the change with its reasons."""
+        """Draft without these sublayers from the next step on, and record the change with its reasons.
+
+        A number that a method does not have is null: `predicted_acceptance`, `predicted_tokens_per_second` and
+        `search_s` belong to this set, `measured_acceptance` to the one before.
+        """
         self.skip = None if skip is None else frozenset(skip)
         kept = sorted(self.skip) if self.skip is not None else None
-        self._choices.append(
-            ChoiceRecord(
-                self._step, len(self.request.committed), "skip_set", {"sublayers": kept, **counts(kept), **why}
-            )
-        )
+        values = {"sublayers": kept, **counts(kept), **dict.fromkeys(CHOICE_NUMBERS), **why}
+        self._choices.append(ChoiceRecord(self._step, len(self.request.committed), "skip_set", values))
 
     def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         target = self.request.target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from specbench.methods.skip_sets import given_set
 from specbench.models.decoder import Decoder, Output
 from specbench.models.kv_cache import KVCache
 from specbench.results.files import read_json
-from specbench.types import Draft, ModelError
+from specbench.types import Draft, ModelError, Verdict, VerifyResult
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "skip_sets"
 # A search pass writes behind the committed rows; the loop keeps so many rows free there.
@@ -37,6 +37,8 @@ class SearchingDrafter(LayerSkipDrafter):
 
     initial: frozenset[int] | None
     _prompt_length: int = field(init=False, default=0)
+    _tried: int = field(init=False, default=0)  # drafted with the present set
+    _accepted: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.skip = self.initial
@@ -45,10 +47,12 @@ class SearchingDrafter(LayerSkipDrafter):
     def begin(self, request: Request) -> None:
         super().begin(request)
         self._prompt_length = len(request.committed)
+        self.install(self.skip, reason="carried_over" if self.has_searched else "initial")
 
-    def carry_over(self) -> None:
-        """Record that this prompt starts with a set that an earlier one found."""
-        self.install(self.skip, reason="carried_over")
+    @property
+    def has_searched(self) -> bool:
+        """Whether the present set is a search's."""
+        raise NotImplementedError
 
     def propose(self, budget: int) -> Draft:
         if self._step == 0:
@@ -56,9 +60,26 @@ class SearchingDrafter(LayerSkipDrafter):
             return empty_draft("prefill", device=self.request.target.decoder.device)
         return super().propose(budget)
 
+    def observe(self, verdict: Verdict, result: VerifyResult) -> None:
+        self._tried += self._drafted
+        self._accepted += verdict.num_accepted_spine
+        self.search_step(verdict)
+        super().observe(verdict, result)
+
+    def search_step(self, verdict: Verdict) -> None:
+        """What the search does after a step."""
+        raise NotImplementedError
+
+    def install(self, skip: Iterable[int] | None, **why: Any) -> None:
+        measured = self._accepted / self._tried if self._tried else None
+        if self.skip != (None if skip is None else frozenset(skip)):
+            self._tried = self._accepted = 0
+        super().install(skip, **why, measured_acceptance=measured)
+
     def reset(self) -> None:
         super().reset()
         self.skip = self.initial
+        self._tried = self._accepted = 0
 
     @property
     def num_generated(self) -> int:
@@ -93,16 +114,20 @@ def initial_set(config: Any, parts: Parts) -> frozenset[int] | None:
     """What is skipped before the search has found anything; None = plain steps until then."""
     if config.initial_set == "none":
         return None
-    shipped = shipped_set(parts) if config.initial_set == "auto" else None
+    shipped = shipped_set(config.name, parts) if config.initial_set == "auto" else None
     return uniform_layers(parts.target.decoder.spec.num_layers) if shipped is None else shipped
 
 
-def shipped_set(parts: Parts, folder: Path = SHIPPED) -> frozenset[int] | None:
-    """The stored set of this very model, or None."""
-    for path in sorted(folder.glob("*.json")):
-        if parts.model_hash is not None and read_json(path).get("model") == parts.model_hash:
-            return given_set(str(path), num_sublayers=parts.target.decoder.num_sublayers, model=parts.model_hash)
-    return None
+def shipped_set(method: str, parts: Parts, folder: Path = SHIPPED) -> frozenset[int] | None:
+    """The stored set of this very model, or None; one that `method` found on this task comes before others."""
+    ours = []
+    for path in sorted(folder.glob("*.json")) if parts.model_hash is not None else ():
+        stored = read_json(path)
+        if stored.get("model") == parts.model_hash:
+            ours.append((stored.get("method") != method, stored.get("task") != parts.task, str(path)))
+    if not ours:
+        return None
+    return given_set(min(ours)[2], num_sublayers=parts.target.decoder.num_sublayers, model=parts.model_hash)
 
 
 def with_given_set(config: Any, parts: Parts) -> LayerSkipDrafter | None:

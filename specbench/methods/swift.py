@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.protocol import Request
 from specbench.methods.build import Parts, build_controller
 from specbench.methods.layer_skip import LayerSkipDrafter
 from specbench.methods.skip_search import SearchingDrafter, branching, initial_set, interior, with_given_set
 from specbench.methods.swift_search import GaussianProcess, SetSearch
-from specbench.types import Verdict, VerifyResult
+from specbench.types import Verdict
 
 
 @dataclass(kw_only=True)
@@ -47,16 +46,14 @@ class Swift(SearchingDrafter):
         super().__post_init__()
         self.search = self.new_search()
 
-    def begin(self, request: Request) -> None:
-        super().begin(request)
-        if self.search.best > 0.0:
-            self.carry_over()
+    @property
+    def has_searched(self) -> bool:
+        return self.search.best > 0.0
 
-    def observe(self, verdict: Verdict, result: VerifyResult) -> None:
+    def search_step(self, verdict: Verdict) -> None:
         # The published count of steps has none for the prefill.
         if self.search.active and self._has_context() and (self._step - 1) % self.opt_interval == 0:
             self._try_one()
-        super().observe(verdict, result)
 
     def reset(self) -> None:
         super().reset()
@@ -81,9 +78,14 @@ class Swift(SearchingDrafter):
         improved = self.search.judge(proposal, score)
         why = {"opt_iter": opt_iter, "active": self.search.active, "search_s": time.perf_counter() - start}
         if improved:
-            self.install(proposal.sublayers, reason="better", matchness=score, bayesian=proposal.bayesian, **why)
+            self._record(proposal.sublayers, "better", bayesian=proposal.bayesian, **why)
         elif not self.search.active:
-            self.install(self.skip, reason="limit", matchness=self.search.best, **why)
+            self._record(self.skip, "limit", **why)
+
+    def _record(self, skip: frozenset[int] | None, reason: str, **why: Any) -> None:
+        """Matchness is the acceptance that the search expects of its best set."""
+        best = self.search.best
+        self.install(skip, reason=reason, matchness=best, predicted_acceptance=best, **why)
 
 
 def new_search(config: Any, num_layers: int) -> SetSearch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +33,8 @@ _WARM_UP_TOKENS = 32
 def run(config: RunConfig) -> float | None:
     """Measure one config and give its objective (None where it has none).
 
-    A finished run is not repeated. Raises SampleError after everything was recorded when a sample failed, when a
-    divergence from AR is a bug, or when a drafting method drafted nothing; other SpecbenchErrors before measuring.
+    A finished run is not repeated. Raises SampleError after everything was recorded when a sample failed or a
+    divergence from AR is a bug; other SpecbenchErrors before measuring.
     """
     hardware = replace(config.hardware, device=resolve_device(config.hardware.device))
     config = replace(config, hardware=hardware)
@@ -146,11 +146,22 @@ class _Run:
 
     def _finalize(self, session: Session, store: RunStore) -> tuple[dict[str, Any], str | None]:
         summary = self._summary(session, store.frames())
-        error = _failure(self.config, summary)
+        error = _failure(summary, self.run_dir)
+        if summary["drafted_nothing"] and self.config.method.name != "ar":
+            log.warning("method=%s drafted nothing in any step: nothing but AR was measured", self.config.method.name)
         status = FINISHED if error is None else FAILED
         store.finalize(summary, status=status, error=error)
         self.logger.finish(summary, self.run_dir, status)
         return summary, error
+
+    @property
+    def _unit_of(self) -> Callable[[str], str] | None:
+        """What learns together: samples alone, those of a subset, or the whole run."""
+        if self.config.method.scope == "sample":
+            return None
+        if self.config.method.scope == "run":
+            return lambda _: "run"
+        return {sample.id: subset(self.config, sample) for sample in self.samples}.__getitem__
 
     def _summary(self, session: Session, frames: Frames) -> dict[str, Any]:
         config = self.config
@@ -158,9 +169,10 @@ class _Run:
         metrics = summarise(
             frames.samples,
             frames.steps,
-            frames.choices if searches else None,
+            frames.choices if searches or len(frames.choices) else None,
             dtype=config.hardware.dtype,
             count_tokens=lambda text: len(session.chat.encode_raw(text)),
+            unit_of=self._unit_of,
             seed=config.seed,
         )
         curve = session.curve
@@ -194,10 +206,13 @@ def _messages_in(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _failure(config: RunConfig, summary: dict[str, Any]) -> str | None:
+def _failure(summary: dict[str, Any], run_dir: Path) -> str | None:
     """Why a run that went to its end still failed, or None."""
     if summary["num_failed"]:
-        return f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why"
+        return (
+            f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why. The same command "
+            f"does not try them again: remove {run_dir} first"
+        )
     if summary["num_skipped"] == summary["num_samples"]:
         return f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"
     if summary["num_bugs"] and summary["mat"] is not None:  # an outside reference may differ; that is reported
@@ -207,6 +222,4 @@ def _failure(config: RunConfig, summary: dict[str, Any]) -> str | None:
         )
     if summary["num_score_disagreements"]:
         return f"{summary['num_score_disagreements']} answers equal AR's but score differently: scoring has a bug"
-    if summary.get("drafted_nothing") and config.method.name != "ar":
-        return f"method={config.method.name} drafted nothing in any step, so nothing but AR was measured"
     return None

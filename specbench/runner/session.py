@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from specbench.config import RunConfig
+from specbench.config import MethodConfig, RunConfig
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.profile import profile
 from specbench.decoding.target import Target
@@ -113,7 +113,7 @@ class Session:
 
     @cached_property
     def method(self) -> Generator:
-        return build_generator(self.config.method, self._parts)
+        return self.build(self.config.method)
 
     @cached_property
     def _parts(self) -> Parts:
@@ -126,7 +126,12 @@ class Session:
             curve=lambda: self.curve,
             latency=self.latency,
             model_hash=self.model.revision,
+            task=self.config.task.name,
         )
+
+    def build(self, method: MethodConfig) -> Generator:
+        """Another method on the same models."""
+        return build_generator(method, self._parts)
 
     # ---- speed of this machine
 

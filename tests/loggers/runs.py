@@ -10,9 +10,19 @@ import yaml
 from specbench.analysis.metrics import summarise
 from specbench.config import RunConfig, as_dict, run_id
 from specbench.results.store import RunStore
-from tests.results.rows import sample, step
+from tests.results.rows import choice, sample, step
 
 STEP = {"num_draft_tokens": 16, "num_accepted_spine": 8, "num_accepted": 8, "num_tree_tokens": 16, "num_steps": 4}
+CHOSEN = {
+    "sublayers": [2, 4, 5],
+    "num_attention_skipped": 2,
+    "num_mlp_skipped": 1,
+    "predicted_acceptance": 0.75,
+    "matchness": 0.75,
+    "search_s": 0.5,
+    "reason": "better",
+    "active": False,
+}
 
 
 def conversation(sample_id: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -30,8 +40,8 @@ def write_run(config: RunConfig, count: int = 2) -> tuple[Path, dict[str, Any]]:
         store.write_config(yaml.safe_dump(as_dict(config)))
         for number in range(count):
             samples, steps = conversation(f"s{number}")
-            store.append(f"s{number}", samples, steps)
+            store.append(f"s{number}", samples, steps, [choice(f"s{number}", **CHOSEN)])
         frames = store.frames()
-        summary = summarise(frames.samples, frames.steps)
+        summary = summarise(frames.samples, frames.steps, frames.choices)
         store.finalize(summary, status="finished")
     return folder, summary

@@ -92,6 +92,27 @@ def test_the_samples_table_is_in_the_folder_that_syncs(offline):
     assert "tokens" not in table["columns"]
 
 
+def test_the_choices_are_a_table_with_their_numbers(offline):
+    (file,) = (offline.parent / "files" / "media" / "table").glob("choices_*.table.json")
+    table = json.loads(file.read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    names = ("sample_id", "step", "sublayers", "num_attention_skipped", "predicted_acceptance", "search_s", "reason")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("s0", 1, "[2, 4, 5]", 2, 0.75, 0.5, "better"),
+        ("s1", 1, "[2, 4, 5]", 2, 0.75, 0.5, "better"),
+    ]
+    assert rows[0]["predicted_tokens_per_second"] is None
+    assert json.loads(rows[0]["values"])["matchness"] == 0.75
+
+
+def test_the_summary_says_what_was_skipped(offline):
+    summary = wandb_file.summary(offline)
+    assert summary["skip_set"] == [2, 4, 5]
+    assert (summary["num_attention_skipped"], summary["num_mlp_skipped"], summary["search_ended"]) == (2, 1, True)
+    assert summary["search_share"] == 0.0
+    assert summary["steady_tokens_per_second"] > 0
+
+
 def test_step_histograms_cover_the_methods_steps(offline):
     logged = {key: value for row in wandb_file.history(offline) for key, value in row.items()}
     assert logged["steps/num_accepted.values"] == [0, 0, 8]

@@ -168,7 +168,7 @@ def test_a_given_set_is_used_and_never_searched(method):
     found = generator.generate(PROMPT, max_new_tokens=24, seed=0)
     assert found.tokens == ar_tokens(24)
     assert generator.drafter.skip == {2, 3, 9}
-    assert found.choices == ()
+    assert [(c.values["reason"], c.values["sublayers"]) for c in found.choices] == [("given", [2, 3, 9])]
     assert not generator.drafter.searches
     assert any(step.num_draft_tokens for step in found.steps)
 
@@ -179,11 +179,18 @@ def test_what_a_search_starts_with(method, tmp_path):
     for choice, expected in (("auto", uniform), ("uniform", uniform), ("none", None)):
         generator: Any = build_generator(config(method, f"method.initial_set={choice}"), parts())
         assert generator.drafter.skip == expected
-    (tmp_path / "a.json").write_text(json.dumps({"model": "other", "sublayers": [4]}))
-    (tmp_path / "b.json").write_text(json.dumps({"model": "mine", "sublayers": [4, 7]}))
-    assert shipped_set(parts(model_hash="mine"), tmp_path) == {4, 7}
-    assert shipped_set(parts(model_hash="another"), tmp_path) is None
-    assert shipped_set(parts(), tmp_path) is None
+    for name, stored in (
+        ("a", {"model": "other", "sublayers": [4]}),
+        ("b", {"model": "mine", "sublayers": [4, 7], "method": "else", "task": "t"}),
+        ("c", {"model": "mine", "sublayers": [5], "method": method, "task": "s"}),
+        ("d", {"model": "mine", "sublayers": [6], "method": method, "task": "t"}),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps(stored))
+    for task, expected in (("t", {6}), ("s", {5}), ("u", {5})):  # by method, then by task
+        assert shipped_set(method, parts(model_hash="mine", task=task), tmp_path) == expected
+    assert shipped_set("others", parts(model_hash="mine", task="t"), tmp_path) == {4, 7}
+    assert shipped_set(method, parts(model_hash="another"), tmp_path) is None
+    assert shipped_set(method, parts(), tmp_path) is None
 
 
 @pytest.mark.parametrize("method", ["confl", "swift"])
@@ -191,7 +198,8 @@ def test_without_an_initial_set_steps_are_plain_until_the_search_has_one(method)
     changes = ["method.initial_set=none", "method.context_window=4", "method.tree.max_nodes=1"]
     generator: Any = build_generator(config(method, *changes), parts())
     found = generator.generate(PROMPT, max_new_tokens=24, seed=0)
-    first = found.choices[0].step
+    assert found.choices[0].values["sublayers"] is None
+    first = found.choices[1].step
     assert all(step.num_draft_tokens == 0 for step in found.steps[: first + 1])
     assert any(step.num_draft_tokens for step in found.steps[first + 1 :])
     assert found.tokens == ar_tokens(24)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,13 +102,33 @@ def test_a_better_set_is_installed_and_a_worse_one_is_not():
     generator = built()
     seen = watched(generator.drafter.search)
     found = generate(generator)
-    best, kept = 0.0, []
+    best, kept, scores = 0.0, [], []
     for proposal, score in seen:
         if score > best:
             best = score
             kept.append(sorted(proposal.sublayers))
-    assert [choice.values["sublayers"] for choice in found.choices] == kept
+            scores.append(score)
+    assert [choice.values["sublayers"] for choice in found.choices[1:]] == kept
+    assert found.choices[0].values["reason"] == "initial"
+    assert [choice.values["predicted_acceptance"] for choice in found.choices[1:]] == scores
     assert generator.drafter.search.best == best
+
+
+def test_what_is_tried_and_not_installed_is_in_the_measured_time_too():
+    generator = built()
+    drafter, look, spent = generator.drafter, generator.drafter.look, []
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        spent.append(drafter._step)
+        time.sleep(0.005)
+        return look(*arguments, **options)
+
+    drafter.look = slow
+    found = generate(generator)
+    rows = [choice for choice in found.choices if choice.values["search_s"] is not None]
+    assert 0 < len(rows) < len(spent)
+    assert all(found.steps[step].adapt_s >= 0.005 for step in spent)
+    assert sum(choice.values["search_s"] for choice in rows) < sum(step.adapt_s for step in found.steps)
 
 
 def test_candidates_are_tried_every_interval_once_there_is_text():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from specbench.analysis.report import closing_table
+from specbench.results.summary import load_runs
 from tests.runner.runs import QUESTIONS, broken_model, local_questions, with_method
 
 NUMBERS = ("num_tokens", "decode_s", "prefill_s", "num_steps", "exact_match", "peak_memory_bytes")
@@ -19,7 +23,7 @@ def test_nan_logits_fail_the_samples_that_meet_them(measure, tmp_path, cache, te
     words = local_questions(tmp_path, [QUESTIONS[0], "At @ home.", QUESTIONS[2]])
     words += broken_model(tmp_path / "broken", cache, letter)
     done = measure(*words, f"sampling.temperature={temperature}", "measure.warmup=1", "sampling.max_new_tokens=6")
-    assert done.error == "1 of 3 samples failed; their rows say why"
+    assert done.error.startswith("1 of 3 samples failed; their rows say why")
     assert set(failed_rows(done)["sample_id"]) == {"gsm8k/1"}
     assert set(failed_rows(done)["error"]) == {"the target's logits are NaN or infinite"}
     assert failed_rows(done)[list(NUMBERS)].isna().all(axis=None)
@@ -30,7 +34,7 @@ def test_nan_logits_fail_the_samples_that_meet_them(measure, tmp_path, cache, te
 
 def test_a_model_that_gives_nothing_but_nan_fails_every_sample_and_still_ends(measure, cache, tmp_path):
     done = measure(*broken_model(tmp_path / "broken", cache, None), "measure.warmup=1")
-    assert done.error == "2 of 2 samples failed; their rows say why"
+    assert done.error.startswith("2 of 2 samples failed; their rows say why")
     assert len(failed_rows(done)) == 4  # both arms of both samples
     assert done.summary["num_measured"] == 0
     assert done.summary["tokens_per_second"] is None
@@ -41,7 +45,7 @@ def test_running_out_of_memory_costs_one_sample(measure, tmp_path):
     (row,) = failed_rows(done).to_dict("records")
     assert (row["sample_id"], row["arm"]) == ("gsm8k/1", "method")
     assert row["error"].startswith("RuntimeError: DefaultCPUAllocator: can't allocate memory")
-    assert done.error == "1 of 4 samples failed; their rows say why"
+    assert done.error.startswith("1 of 4 samples failed; their rows say why")
     assert done.summary["num_measured"] == 3
     beside = done.rows("baseline")
     assert beside[beside["sample_id"] == "gsm8k/1"]["num_tokens"].item() == 8  # what was measured is kept
@@ -63,10 +67,21 @@ def test_a_failed_sample_is_not_tried_again_by_the_same_command(measure, tmp_pat
     first = measure(*words, change=with_method("OutOfMemory"))
     again = measure(*words, change=with_method("OutOfMemory"))
     assert again.error == first.error
+    assert again.error.endswith(f"The same command does not try them again: remove {first.run_dir} first")
     assert again.samples.equals(first.samples)
 
 
-def test_a_method_that_drafts_nothing_is_a_failure_that_says_so(measure):
-    done = measure("method=sps", "sampling.max_new_tokens=1")  # the budget of a draft is one token less
-    assert done.error == "method=sps drafted nothing in any step, so nothing but AR was measured"
-    assert done.summary["num_measured"] == 2
+@pytest.mark.parametrize("method", ["pld", "sps"])
+def test_a_method_that_drafts_nothing_finishes_and_says_so(measure, caplog, method):
+    with caplog.at_level(logging.WARNING):
+        done = measure(f"method={method}", "sampling.max_new_tokens=1")  # the budget of a draft is one token less
+    assert f"method={method} drafted nothing in any step" in caplog.text
+    assert done.error is None
+    assert (done.status["status"], done.summary["num_measured"]) == ("finished", 2)
+    assert "nothing was drafted" in closing_table(load_runs(done.run_dir)).notes[0]
+
+
+def test_plain_decoding_is_not_blamed_for_drafting_nothing(measure, caplog):
+    with caplog.at_level(logging.WARNING):
+        measure("method=ar")
+    assert "drafted nothing" not in caplog.text
