@@ -17,8 +17,8 @@ from specbench.types import ConfigError, Sample, Task
 log = logging.getLogger(__name__)
 
 
-def make_task(config: RunConfig) -> Task:
-    """The task of a run with its data source."""
+def make_task(config: RunConfig, split: str = "test") -> Task:
+    """The task of a run with its data source; `split` train = samples that are not measured on."""
     return build_task(
         config.task.name,
         source=config.data.source,
@@ -28,6 +28,7 @@ def make_task(config: RunConfig) -> Task:
         context_tokens=config.task.context_tokens,
         history=config.task.history,
         cache_dir=Path(config.paths.cache_dir).expanduser(),
+        split=split,
     )
 
 

@@ -11,6 +11,7 @@ from specbench.types import ConfigError, Sample
 SOURCES = ("hub", "local", "embedded")
 STYLES = ("chat", "completion")
 HISTORIES = ("baseline", "own")
+SPLITS = ("test", "train")
 CONTEXT_TOKENS = (128, 32768)  # smallest and largest prompt of `longdoc`
 
 Score = Callable[[Sample, Sequence[str]], dict[str, float]]
@@ -27,11 +28,13 @@ class TaskOptions:
     context_tokens: int = 1024
     history: str = "baseline"
     cache_dir: Path | None = None
+    split: str = "test"  # train: what no benchmark measures on, to search or to fit with
 
     def __post_init__(self) -> None:
         _check("data", self.source, SOURCES)
         _check("task.style", self.style, STYLES)
         _check("task.history", self.history, HISTORIES)
+        _check("split", self.split, SPLITS)
         low, high = CONTEXT_TOKENS
         if not low <= self.context_tokens <= high:
             raise ConfigError(f"task.context_tokens={self.context_tokens}: legal values are {low} to {high}")

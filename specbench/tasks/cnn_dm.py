@@ -14,7 +14,7 @@ _SPEC_BENCH_PREFIX = "Summarize: "  # how Spec-Bench asks; our own instruction t
 
 
 def build(options: TaskOptions) -> SampleTask:
-    """The test split (hub), or the articles among Spec-Bench's questions (local)."""
+    """The test or train split (hub), or the articles among Spec-Bench's questions (local)."""
     options.only_chat("cnn_dm")
     items = tuple(_sample(row) for row in rows(options))
     return SampleTask(options.named("cnn_dm"), 128, ROUGE_NAMES, items, score, options.history)
@@ -23,9 +23,9 @@ def build(options: TaskOptions) -> SampleTask:
 def rows(options: TaskOptions) -> list[Row]:
     """Rows with `id`, `article` and `highlights`."""
     if options.source == "hub":
-        return hub_rows(options, "abisee/cnn_dailymail", "3.0.0", split="test")
+        return hub_rows(options, "abisee/cnn_dailymail", "3.0.0", split=options.split)
     if options.source == "embedded":
-        return embedded_rows("cnn_dm_mini")
+        return embedded_rows("cnn_dm_mini" if options.split == "test" else "cnn_dm_held_out")
     asked = local_rows(options, "spec_bench/question.jsonl")
     articles = [_from_spec_bench(row) for row in asked if row.text("category") == "summarization"]
     if not articles:

@@ -17,18 +17,19 @@ INSTRUCTION = (
 
 
 def build(options: TaskOptions) -> SampleTask:
-    """The test split; accuracy of the number after "####", or of the last number of the answer."""
+    """The test (or train) split; accuracy of the number after "####", or of the last number of the answer."""
     options.only_chat("gsm8k")
-    items = tuple(_sample(index, row) for index, row in enumerate(rows(options)))
+    prefix = "gsm8k" if options.split == "test" else f"gsm8k/{options.split}"
+    items = tuple(_sample(f"{prefix}/{index}", row) for index, row in enumerate(rows(options)))
     return SampleTask(options.named("gsm8k"), 256, ("accuracy",), items, score, options.history)
 
 
 def rows(options: TaskOptions) -> list[Row]:
     """Rows with `question` and `answer` (a worked solution ending in "#### n")."""
     if options.source == "hub":
-        return hub_rows(options, "openai/gsm8k", "main", split="test")
+        return hub_rows(options, "openai/gsm8k", "main", split=options.split)
     if options.source == "local":
-        return local_rows(options, "gsm8k/test.jsonl")
+        return local_rows(options, f"gsm8k/{options.split}.jsonl")
     return embedded_rows("gsm8k_mini")
 
 
@@ -37,6 +38,6 @@ def score(sample: Sample, answers: Sequence[str]) -> dict[str, float]:
     return {"accuracy": numeric_accuracy(answers[0], sample.reference)}
 
 
-def _sample(index: int, row: Row) -> Sample:
+def _sample(name: str, row: Row) -> Sample:
     prompt = f"{row.text('question').strip()}\n\n{INSTRUCTION}"
-    return Sample(id=f"gsm8k/{index}", turns=(prompt,), reference=row.text("answer"))
+    return Sample(id=name, turns=(prompt,), reference=row.text("answer"))

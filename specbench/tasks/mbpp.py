@@ -1,4 +1,4 @@
-"""MBPP: short Python functions from one sentence and their tests (google-research, test split: ids 11 to 510)."""
+"""MBPP: short Python functions from one sentence and their tests (google-research; test split: ids 11 to 510)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from specbench.tasks.scoring.execution import run_program
 from specbench.tasks.sources import Row, embedded_rows, hub_rows, local_rows
 from specbench.types import DataError, Sample
 
-TEST_IDS = range(11, 511)
+IDS = {"test": range(11, 511), "train": range(601, 975)}
 
 
 def build(options: TaskOptions) -> SampleTask:
-    """The test split; the prompt shows the tests, as is common practice."""
+    """The test (or train) split; the prompt shows the tests, as is common practice."""
     options.only_chat("mbpp")
 
     def score(sample: Sample, answers: Sequence[str]) -> dict[str, float]:
@@ -39,12 +39,16 @@ def _rows(options: TaskOptions) -> list[Row]:
     if options.source == "embedded":
         return embedded_rows("mbpp_mini")
     if options.source == "hub":
-        found = hub_rows(options, "google-research-datasets/mbpp", "full", split="test")
+        found = hub_rows(options, "google-research-datasets/mbpp", "full", split=options.split)
     else:
         found = local_rows(options, "mbpp/mbpp.jsonl")
-    chosen = [row for row in found if row.integer("task_id") in TEST_IDS]
+    ids = IDS[options.split]
+    chosen = [row for row in found if row.integer("task_id") in ids]
     if not chosen:
-        raise DataError(f"{found[0].where}: no problem with a task_id of the test split (11 to 510) in this data")
+        raise DataError(
+            f"{found[0].where}: no problem with a task_id of the {options.split} split "
+            f"({ids[0]} to {ids[-1]}) in this data"
+        )
     return chosen
 
 

@@ -57,6 +57,33 @@ def test_the_real_files_are_read_whole(name: str, shared_data: Path) -> None:
     samples_are_sound(task.samples())
 
 
+@pytest.mark.parametrize(("name", "size"), [("gsm8k", 7473), ("mbpp", 374)])
+def test_train_splits_share_nothing_with_what_is_measured(name: str, size: int, shared_data: Path) -> None:
+    tests, train = (
+        build_task(name, source="local", data_dir=shared_data / "benchmarks", split=split).samples()
+        for split in ("test", "train")
+    )
+    assert len(train) == size
+    samples_are_sound(train)
+    assert not {sample.id for sample in tests} & {sample.id for sample in train}
+    assert not {sample.turns for sample in tests} & {sample.turns for sample in train}
+
+
+def test_own_texts_are_held_out_from_the_own_set() -> None:
+    tests, train = (build_task("cnn_dm", source="embedded", split=split).samples() for split in ("test", "train"))
+    assert len(train) >= 8
+    samples_are_sound(train)
+    assert not {sample.turns for sample in tests} & {sample.turns for sample in train}
+
+
+@pytest.mark.parametrize(("name", "source"), [("humaneval", "embedded"), ("cnn_dm", "local"), ("gsm8k", "embedded")])
+def test_nothing_that_is_measured_on_passes_for_a_train_split(name: str, source: str) -> None:
+    with pytest.raises(ConfigError, match=rf"task={name} data={source}: no samples are held out"):
+        build_task(name, source=source, split="train")
+    with pytest.raises(ConfigError, match="split=dev: legal values are test, train"):
+        build_task(name, source="embedded", split="dev")
+
+
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_score_keys_are_the_declared_ones_and_lie_between_0_and_1(name: str) -> None:
     task = build_task(name, source="embedded")

@@ -1,0 +1,78 @@
+"""Find the sublayers of a model that drafting can do without for a task, and store them with how they were found.
+
+    python scripts/search_layers.py method=swift task=gsm8k data=local data.dir=FOLDER method.skip_ratio=0.15
+    python run.py method=swift method.skip_set=FILE          # drafts with that set and searches no more
+
+Takes the words of run.py. Samples are held out: a train split, or texts of this project that nothing is measured on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.config import RunConfig, compose
+from specbench.hardware.devices import resolve_device
+from specbench.methods.skip_search import SHIPPED
+from specbench.methods.skip_sets import store_set
+from specbench.runner.layer_search import check, search
+from specbench.runner.planning import make_task, ordered_samples
+from specbench.runner.session import Session
+from specbench.types import SpecbenchError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="as for run.py; num_samples are searched on")
+    parser.add_argument("--check", type=int, default=2, help="further samples that the found set is measured on")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of the stored set (default: %(default)s)")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        print(find(options.overrides, options.check, options.out))
+    except SpecbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def find(overrides: Sequence[str], num_check: int, out: Path) -> Path:
+    """Search, measure, store; gives the file."""
+    config = compose(["method=swift", "logger=none", *overrides])
+    hardware = dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
+    config = dataclasses.replace(config, hardware=hardware, num_samples=(config.num_samples or 8) + num_check)
+    samples = ordered_samples(config, make_task(config, "train"))
+    searched, checked = samples[: len(samples) - num_check], samples[len(samples) - num_check :]
+    session = Session(config)
+    found = search(session, searched)
+    card = {**_origin(config, session, overrides), **found.card(), "check": check(session, found.skip, checked)}
+    name = f"{config.model.name}-{config.method.name}-{config.task.name}.json"
+    return store_set(out / name, found.skip, model=session.model.revision, card=card)
+
+
+def _origin(config: RunConfig, session: Session, overrides: Sequence[str]) -> dict[str, Any]:
+    """Who found it, on what and how; folders of one machine mean nothing elsewhere."""
+    machine = session.environment()
+    words = [f"{word.partition('=')[0]}=FOLDER" if "dir=" in word else word for word in overrides]
+    return {
+        "model_name": session.model.name,
+        "method": config.method.name,
+        "task": config.task.name,
+        "data": f"{config.data.source}, held-out samples, {config.num_samples} with those of the check",
+        "command": " ".join(["python scripts/search_layers.py", *words]),
+        "git": machine["git"],
+        "torch": machine["versions"]["torch"],
+        "cpu": machine["cpu"]["model"],
+        "num_threads": session.num_threads,
+        "dtype": config.hardware.dtype,
+        "seed": config.seed,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
