@@ -19,6 +19,7 @@ from specbench.types import ConfigError
 SCOPES = ("sample", "task", "run")
 VERIFICATIONS = ("rejection", "sample_match")
 MATCHES = ("first", "last", "longest")
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2")  # the last needs a GPU and its own package
 
 
 @dataclass
@@ -107,15 +108,26 @@ class SpsConfig(MethodConfig):
     takes_controller: ClassVar[bool] = True
 
 
+@dataclass
+class HfConfig(MethodConfig):
+    """What the outside references share: `attn_implementation` is the library's name of the attention that it uses."""
+
+    attn_implementation: str = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("method.attn_implementation", self.attn_implementation, ATTENTIONS)
+
+
 @schema("method", "hf_ar")
 @dataclass
-class HfArConfig(MethodConfig):
+class HfArConfig(HfConfig):
     """Outside reference: greedy or sampled `generate` of the transformers library."""
 
 
 @schema("method", "hf_assisted")
 @dataclass
-class HfAssistedConfig(MethodConfig):
+class HfAssistedConfig(HfConfig):
     """Outside reference: assisted generation of the transformers library with the model's draft."""
 
     needs_draft: ClassVar[bool] = True
@@ -133,7 +145,7 @@ class HfAssistedConfig(MethodConfig):
 
 @schema("method", "hf_pld")
 @dataclass
-class HfPldConfig(MethodConfig):
+class HfPldConfig(HfConfig):
     """Outside reference: prompt lookup of the transformers library."""
 
     max_ngram: int = MISSING

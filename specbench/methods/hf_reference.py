@@ -20,7 +20,11 @@ class HfReference(HfGenerator):
         """Load target (and draft, only for hf_assisted) through transformers; raises ModelError."""
         if parts.folder is None:
             raise ModelError(f"method={config.name} loads the model through transformers and needs its folder")
-        load: dict[str, Any] = {"dtype": parts.dtype, "device": parts.device}
+        load: dict[str, Any] = {
+            "dtype": parts.dtype,
+            "device": parts.device,
+            "attn_implementation": config.attn_implementation,
+        }
         draft = None
         if config.name == "hf_assisted":
             parts.require_draft()

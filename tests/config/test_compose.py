@@ -209,3 +209,11 @@ def test_the_vicuna_template_renders_its_conversation_format():
     text = template.render(messages=messages, bos_token="<s>", eos_token="</s>", add_generation_prompt=True)
     assert text.startswith("<s>A chat between a curious user and an artificial intelligence assistant. The assistant")
     assert text.endswith("user's questions. USER: Hi ASSISTANT: Yes?</s>USER: Bye ASSISTANT:")
+
+
+@pytest.mark.parametrize("method", ["hf_ar", "hf_pld", "hf_assisted"])
+def test_the_librarys_attention_has_legal_values(method):
+    words = ["model=tiny", f"method={method}"]
+    assert compose(words).method.attn_implementation == "sdpa"
+    with pytest.raises(ConfigError, match=r"method\.attn_implementation=fast.*sdpa, eager, flash_attention_2"):
+        compose([*words, "method.attn_implementation=fast"])
