@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specbench.models.spec import read_json
 from specbench.types import ModelError
@@ -17,6 +17,7 @@ from specbench.types import ModelError
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")  # two names of one class, which reads tokenizer.json
 _MARK = "specbench-answer"
 _DATE_CODES = "aAbBcdHIjmMpSUwWxXyY"
 _NO_DATE = datetime.date(2024, 7, 26)  # only for looking at the shape of a template
@@ -97,12 +98,30 @@ def load_chat(
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         return None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = _read_tokenizer(folder)
     except Exception as error:  # json, tokenizers and transformers each have their own
         raise ModelError(f"cannot read the tokenizer in {folder}: {error}") from error
     tokenizer.chat_template = tokenizer.chat_template or chat_template
     chat = Chat(tokenizer, name, template_options=dict(template_options or {}))
     return Chat(tokenizer, name, find_stop_ids(chat, folder), chat.template_options)
+
+
+def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """What the library would choose for the folder.
+
+    Choosing costs seconds of imports. Where the folder of a Llama names the generic class, there is nothing to choose;
+    elsewhere the library may know better than the folder.
+    """
+    files = [folder / name for name in ("tokenizer_config.json", "config.json")]
+    if (folder / "tokenizer.json").is_file() and all(file.is_file() for file in files):
+        chosen, model = (read_json(file) for file in files)
+        generic = chosen.get("tokenizer_class") in _GENERIC and "auto_map" not in chosen
+        if generic and model.get("model_type") == "llama":
+            found: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            return found
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def find_stop_ids(chat: Chat, folder: Path) -> frozenset[int]:

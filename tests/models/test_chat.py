@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from specbench.models.chat import Chat, check_pair, load_chat, prompt_sha256
 from specbench.types import ModelError
-from tests.models.hf_folders import save_tokenizer
+from tests.models.hf_folders import CONFIGS, hf_config, save_tokenizer
 
 DATE = datetime.date(2024, 3, 5)
 USER = [{"role": "user", "content": "ab"}]
@@ -128,3 +130,50 @@ def test_pairs_share_their_tokens_except_special_ones(tmp_path: Path) -> None:
     check_pair(target, chat_of(tmp_path / "same", template=PLAIN))
     with pytest.raises(ModelError, match="id 260 is 'ab' in the target and 'ca' in the draft"):
         check_pair(target, chat_of(tmp_path / "other", alphabet="cab"))
+
+
+PROBES = ("ab abc  cab\n\tabc", "<|user|>abc<|end|></s>", "Ümläut 東京 🙂 \u00a0", "", " leading", "12 345")
+
+
+def same_tokenizer(folder: Path) -> Chat:
+    """The chat of a folder, whose tokenizer must do what the library's own choice does."""
+    chat, theirs = load_chat(folder, "tiny"), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    assert chat is not None
+    ours = chat.tokenizer
+    for text in PROBES:
+        assert ours.encode(text) == theirs.encode(text)
+        plain = ours.encode(text, add_special_tokens=False)
+        assert plain == theirs.encode(text, add_special_tokens=False)
+        assert chat.decode(plain) == theirs.decode(plain, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "chat_template", "all_special_ids", "added_tokens_decoder")
+    assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
+    assert len(ours) == len(theirs)
+    if ours.chat_template:
+        ids = theirs.apply_chat_template(USER * 3, add_generation_prompt=True, tokenize=False)
+        assert chat.render(USER * 3, date=DATE) == ids
+    return chat
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@pytest.mark.parametrize("template", [None, PLAIN, WITH_BOS])
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_the_tokenizer_is_the_librarys_choice(tmp_path: Path, family: str, template: str | None, add_bos: bool) -> None:
+    hf_config(family).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path, template=template, add_bos=add_bos)
+    same_tokenizer(tmp_path)
+
+
+def test_the_embedded_tokenizer_is_the_librarys_choice_where_it_is_prepared() -> None:
+    cache = Path(os.environ.get("SPECBENCH_CACHE", "~/.cache/specbench")).expanduser()
+    folders = [path.parent for path in cache.glob("models/SmolLM2*/tokenizer.json")]
+    if not folders:
+        pytest.skip("the embedded model is not prepared here")
+    assert len(same_tokenizer(folders[0]).tokenizer) == 49152
+
+
+def test_a_class_of_its_own_is_left_to_the_library(tmp_path: Path) -> None:
+    hf_config("llama").save_pretrained(tmp_path)
+    save_tokenizer(tmp_path, template=PLAIN)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
+    assert type(same_tokenizer(tmp_path).tokenizer).__name__ == "GPT2Tokenizer"
