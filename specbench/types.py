@@ -163,6 +163,10 @@ class StepRecord:
     host_s: float
     draft_tokens: tuple[int, ...] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
+    stop_reason: str | None = None  # why drafting ended; None where the drafter did not say
+    block_lengths: tuple[int, ...] | None = None  # spine tokens of each block that a controller could ask about
+    block_scores: tuple[float, ...] | None = None  # the stop rule's value after each block that it judged
+    oracle_length: int | None = None  # spine tokens worth drafting, where verification showed it
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ def _known(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _cells(run: Mapping[str, Any]) -> list[str]:
     names = [str(run.get(name, "-")) for name in ("model", "method", "controller", "task", "dtype")]
+    names[2] += " (bound)" if run.get("bound") is True else ""
     if run["status"] in ("interrupted", "corrupt"):
         return [*names, str(run["status"]), *["-"] * (len(COLUMNS) - len(names) - 1)]
     return [

@@ -59,8 +59,22 @@ class RunConfig:
         at_least("seed", self.seed, 0)
         one_of("size", self.size, SIZES)
         one_of("objective", self.objective, OBJECTIVES)
+        self._check_bound()
         if self.method.needs_draft and self.model.draft is None:
             raise ConfigError(
                 f"model.draft=null: method={self.method.name} needs a draft model and model={self.model.name} names "
                 "none; set model.draft=HUB_ID_OR_FOLDER or choose a model with one (model=tiny, llama3, qwen3_8b, ...)"
+            )
+
+    def _check_bound(self) -> None:
+        """A part that knows AR's answer needs one, and is no bound where the answer is drawn."""
+        name = self.method.controller.name
+        if self.method.controller.bound and self.sampling.temperature > 0:
+            raise ConfigError(
+                f"sampling.temperature={self.sampling.temperature}: method/controller={name} is a bound for greedy "
+                "decoding only; set sampling.temperature=0 or choose another controller"
+            )
+        if self.method.controller.bound and self.measure.baseline == "none":
+            raise ConfigError(
+                f"measure.baseline=none: method/controller={name} needs AR's answer; legal with it: paired, stored"
             )

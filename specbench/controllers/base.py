@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 from specbench.decoding.protocol import Block, Request
 from specbench.types import Verdict
@@ -15,7 +14,8 @@ class ControllerBase:
 
     num_draft_tokens: int
     block_size: int = 1
-    signals: ClassVar[frozenset[str]] = frozenset()
+    signals: frozenset[str] = field(init=False, default=frozenset())
+    score: float | None = field(init=False, default=None)
 
     def begin(self, request: Request) -> None:
         return None
@@ -26,8 +26,29 @@ class ControllerBase:
     def more(self, block: Block) -> bool:
         return True
 
+    def ended(self, block: Block) -> None:
+        return None
+
     def end_step(self, drafted: int, verdict: Verdict) -> None:
         return None
 
     def reset(self) -> None:
         return None
+
+
+@dataclass
+class ScoreStop(ControllerBase):
+    """Drafting ends after the first block whose score is below `limit`; what the rule doubts is verified too."""
+
+    @property
+    def limit(self) -> float:
+        """The smallest score with which drafting goes on."""
+        raise NotImplementedError
+
+    def judge(self, block: Block) -> float:
+        """The score of a block that was just drafted."""
+        raise NotImplementedError
+
+    def more(self, block: Block) -> bool:
+        self.score = self.judge(block)
+        return self.score >= self.limit

@@ -24,6 +24,7 @@ from specbench.types import (
     VerifyResult,
 )
 
+_DRAFTING = ("stop_reason", "block_lengths", "block_scores")  # entries of Draft.info with columns of their own
 _TREE_ROWS = 256  # cache rows beyond the budget, for siblings, phrases and passengers
 
 
@@ -141,8 +142,22 @@ def _record(step: int, context: int, draft: Draft, verdict: Verdict, spent: dict
         adapt_s=spent["adapt"],
         host_s=spent["host"],
         draft_tokens=tuple(draft.tokens.tolist()),
-        info=draft.info,
+        info={name: value for name, value in draft.info.items() if name not in _DRAFTING},
+        **{name: draft.info.get(name) for name in _DRAFTING},
+        oracle_length=oracle_length(draft, verdict),
     )
+
+
+def oracle_length(draft: Draft, verdict: Verdict) -> int | None:
+    """Spine tokens that were worth drafting: those before the first rejected one, or up to an accepted stop id.
+
+    None without a spine, and where all of it was accepted and a longer draft might have been.
+    """
+    if not draft.spine:
+        return None
+    ended_inside = verdict.stopped and len(verdict.tokens) == verdict.num_accepted
+    known = ended_inside or verdict.num_accepted_spine < draft.spine
+    return verdict.num_accepted_spine if known else None
 
 
 def empty_draft(stop_reason: str = "", *, device: torch.device | str = "cpu") -> Draft:

@@ -28,6 +28,9 @@ class Request:
     reference_ids: Sequence[int] | None = None  # AR's answer; only for parts that declare that they are oracles
 
 
+SIGNALS = ("prob", "entropy", "raw_entropy", "margin", "topk", "hidden")
+
+
 @dataclass(frozen=True)
 class Block:
     """Tokens drafted since the controller was last asked; signals are there when the controller names them."""
@@ -36,6 +39,7 @@ class Block:
     tokens: Sequence[int]  # [b]
     prob: Tensor | None = None  # [b] draft probability of each token
     entropy: Tensor | None = None  # [b] of the draft distribution, nats
+    raw_entropy: Tensor | None = None  # [b] the same at temperature 1, without top-k and top-p
     margin: Tensor | None = None  # [b] top-1 minus top-2 logit
     topk: Tensor | None = None  # [b, 10] largest draft probabilities
     hidden: Tensor | None = None  # [b, d] state that PREDICTED each token, after the draft's final norm
@@ -45,7 +49,8 @@ class Controller(Protocol):
     """Decides when drafting stops, from drafted tokens only."""
 
     block_size: int
-    signals: frozenset[str]  # subset of prob, entropy, margin, topk, hidden
+    signals: frozenset[str]  # subset of SIGNALS
+    score: float | None  # the rule's value for the last block it judged, to be recorded
 
     def begin(self, request: Request) -> None:
         """A new prompt starts."""
@@ -55,6 +60,9 @@ class Controller(Protocol):
 
     def more(self, block: Block) -> bool:
         """Whether another block should follow."""
+
+    def ended(self, block: Block) -> None:
+        """The step's last block, where nobody is asked: the cap, the budget or a stop id ended the draft."""
 
     def end_step(self, drafted: int, verdict: Verdict) -> None:
         """Learn from the target's verdict on the `drafted` tokens."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +19,11 @@ from specbench.decoding.target import Target
 from specbench.hardware.latency import LatencyModel, ProfilePlan
 from specbench.hardware.profile import VerifyCurve
 from specbench.hardware.timer import PhaseTimer, device_synchronizer
+from specbench.models.artefact import Artefacts, Key
 from specbench.models.decoder import Decoder
 from specbench.types import ConfigError, Generator, ModelError, Sampling
+
+_NOT_THE_DRAFTER = ("_target_", "name", "scope", "verification", "controller")
 
 
 @dataclass
@@ -26,7 +31,8 @@ class Parts:
     """What a method may be built from. `folder`s hold the weights in the library's layout, for outside references.
 
     `curve` measures (or loads) the target's latency t(T) when it is called, `latency` what the parts of a pass cost.
-    `model_hash` names the target's weights, `task` what is decoded (for parts stored by task).
+    `model_hash` names the target's weights, `task` what is decoded (for parts stored by task),
+    `artefacts` has the trained parts of these models and this setting.
     """
 
     target: Target
@@ -38,6 +44,7 @@ class Parts:
     latency: Callable[[ProfilePlan], LatencyModel] | None = None
     model_hash: str | None = None
     task: str | None = None
+    artefacts: Artefacts = field(default_factory=Artefacts)
     timer: PhaseTimer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,10 +74,34 @@ def locate(target: str) -> Any:
         raise ConfigError(f"_target_={target!r} names no class: {error}") from error
 
 
-def build_controller(config: Any) -> Controller:
-    """The controller of a config dataclass: its fields but `_target_` and `name` are the class's arguments."""
+def build_controller(method: Any, parts: Parts) -> Controller:
+    """The controller of a method's config dataclass.
+
+    A class with `build` is given the controller's config and the trained parts of what is being run; for others the
+    config's fields but `_target_` and `name` are the arguments.
+    """
+    config, found = method.controller, locate(method.controller._target_)
+    if hasattr(found, "build"):
+        return cast(Controller, found.build(config, replace(parts.artefacts, key=artefact_key(method, parts))))
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("_target_", "name")}
-    return cast(Controller, locate(config._target_)(**values))
+    return cast(Controller, found(**values))
+
+
+def artefact_key(method: Any, parts: Parts) -> Key:
+    """What a trained part must have been made for: models, dtype, template, sampling, and who drafts and how.
+
+    A drafter with options of its own (a skip set and how it is found) is named by their hash too.
+    """
+    fields = (f.name for f in dataclasses.fields(method) if f.name not in _NOT_THE_DRAFTER)
+    own = {name: _plain(getattr(method, name)) for name in fields}
+    drafter = method._target_.rpartition(".")[0].rpartition(".")[2].rstrip("_")
+    if own:
+        drafter += "-" + hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8]
+    return {**parts.artefacts.key, "drafter": drafter}
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def build_generator(config: Any, parts: Parts) -> Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +12,8 @@ from torch import Tensor
 from specbench.decoding.loop import empty_draft
 from specbench.decoding.protocol import Block, Controller, Request
 from specbench.decoding.sampling import probabilities
+from specbench.methods.signals import with_signals
 from specbench.types import Draft
-
-_TOPK = 10
 
 # Draft ids to feed [1, n] -> (logits of the last row [V_draft], normed hidden state of it [d]).
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -49,6 +49,9 @@ class ChainDrafter:
 
     `vocab_size` is the target's; draft logits beyond it are dropped and missing ones count as probability 0. With
     `branching` the chain becomes the spine of a tree.
+
+    A stop rule is shown blocks that are drafted already, and everything drafted is submitted: dropping a sampled
+    token for what it is would bias what comes out. Both are asserted here, for every rule.
     """
 
     controller: Controller
@@ -57,6 +60,9 @@ class ChainDrafter:
     branching: Branching | None = None
     _tokens: list[int] = field(default_factory=list)
     _q: list[Tensor] = field(default_factory=list)
+    _drawn: int = 0  # tokens picked from the draft's distributions and not discarded behind a stop id
+    _lengths: list[int] = field(default_factory=list)  # tokens of each block
+    _scores: list[float] = field(default_factory=list)  # what the controller made of each block it judged
     _probs: list[float] = field(default_factory=list)  # of the spine tokens; only with branching
     _siblings: list[list[int]] = field(default_factory=list)  # a list a depth; only with branching
 
@@ -64,15 +70,23 @@ class ChainDrafter:
         """A chain of at most `budget` tokens after `feed`, whose last token is the root."""
         cap = min(budget, self.controller.start_step(budget))
         if cap <= 0:
-            return empty_draft("budget" if budget <= 0 else "controller")
-        reason, following = "cap", torch.tensor([list(feed)], device=self.request.target.decoder.device)
-        while len(self._tokens) < cap:
+            return empty_draft("budget" if budget <= 0 else "rule")
+        following = torch.tensor([list(feed)], device=self.request.target.decoder.device)
+        while True:
             size = min(self.controller.block_size, cap - len(self._tokens))
             block, following, stopped = self._block(forward, following, size)
-            if stopped or not self.controller.more(block):
-                reason = "stop_id" if stopped else "controller"
-                break
-        return self._finished(reason)
+            assert block.first + len(block.tokens) == len(self._tokens), "a rule looks at what is drafted, all of it"
+            if stopped or len(self._tokens) == cap:  # nobody is asked where the answer cannot matter
+                self.controller.ended(block)
+                return self._finished("stop_id" if stopped else "cap" if cap < budget else "budget")
+            if not self._more(block):
+                return self._finished("rule")
+
+    def _more(self, block: Block) -> bool:
+        wanted = self.controller.more(block)
+        if self.controller.score is not None:
+            self._scores.append(self.controller.score)
+        return wanted
 
     def _block(self, forward: Forward, feed: Tensor, size: int) -> tuple[Block, Tensor, bool]:
         first, logits, states, drafted = len(self._tokens), [], [], []
@@ -83,11 +97,14 @@ class ChainDrafter:
             logits.append(row[: self.vocab_size])
             states.append(state)
             drafted.append((token, q))
+            self._drawn += 1
         tokens = torch.stack([token for token, _ in drafted]).tolist()  # the block's one host sync
         stop = next((i for i, token in enumerate(tokens) if token in self.request.stop_ids), None)
-        if stop is not None:
+        if stop is not None:  # nothing follows a stop id, so what was drawn behind it may be dropped unseen
+            self._drawn -= len(tokens) - stop - 1
             tokens = tokens[: stop + 1]
         self._tokens += tokens
+        self._lengths.append(len(tokens))
         self._q += [q for _, q in drafted[: len(tokens)] if q is not None]
         if self.branching is not None:
             self._branch(self.branching, tokens, torch.stack(logits[: len(tokens)]))
@@ -125,26 +142,15 @@ class ChainDrafter:
         return others
 
     def _signals(self, first: int, tokens: list[int], logits: list[Tensor], states: list[Tensor]) -> Block:
-        wanted = self.controller.signals
+        block, wanted = Block(first, list(tokens)), self.controller.signals
         if not wanted:
-            return Block(first, tokens)
-        rows = torch.stack(logits)
-        sampling = self.request.sampling
-        log_p = rows.log_softmax(-1) if sampling.greedy else probabilities(rows, sampling).log()
-        index = torch.tensor(tokens, device=rows.device)[:, None]
-        top = rows.topk(2, dim=-1).values if "margin" in wanted else None
-        return Block(
-            first,
-            tokens,
-            prob=log_p.gather(1, index)[:, 0].exp() if "prob" in wanted else None,
-            entropy=-(log_p.exp() * log_p).nan_to_num(0.0).sum(-1) if "entropy" in wanted else None,
-            margin=top[:, 0] - top[:, 1] if top is not None else None,
-            topk=log_p.topk(_TOPK, dim=-1).values.exp() if "topk" in wanted else None,
-            hidden=torch.stack(states) if "hidden" in wanted else None,
-        )
+            return block
+        return with_signals(block, wanted, self.request.sampling, torch.stack(logits), torch.stack(states))
 
     def _finished(self, reason: str) -> Draft:
         count = len(self._tokens)
+        assert count == self._drawn == sum(self._lengths), "every drafted token is submitted"
+        assert self.request.sampling.greedy or len(self._q) == count, "every drawn token brings its distribution"
         tokens, parents, q_row = list(self._tokens), list(range(-1, count - 1)), list(range(count))
         room = self.branching.room(count) if self.branching else 0
         for depth, others in enumerate(self._siblings):
@@ -159,5 +165,13 @@ class ChainDrafter:
             q=torch.stack(self._q) if self._q else None,
             q_row=tuple(q_row) if self._q else None,
             spine=count,
-            info={"stop_reason": reason} | ({"probs": self._probs} if self._probs else {}),
+            info=self._info(reason),
         )
+
+    def _info(self, reason: str) -> dict[str, Any]:
+        drafting = {
+            "stop_reason": reason,
+            "block_lengths": tuple(self._lengths),
+            "block_scores": tuple(self._scores),
+        }
+        return drafting | ({"probs": self._probs} if self._probs else {})

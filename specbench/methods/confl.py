@@ -62,7 +62,7 @@ class ConfLayers(SearchingDrafter):
         """With `skip_set` a drafter that never searches."""
         decoder = parts.target.decoder
         return with_given_set(config, parts) or cls(
-            controller=build_controller(config.controller),
+            controller=build_controller(config, parts),
             branching=branching(config.tree, parts),
             initial=initial_set(config, parts),
             num_candidates=interior(decoder, least=2),

@@ -61,7 +61,7 @@ class DynamicExit(DrafterBase):
         if config.exit_layer > num_exits:
             raise ConfigError(f"method.exit_layer={config.exit_layer}: this model has exits 1 to {num_exits}")
         return cls(
-            build_controller(config.controller),
+            build_controller(config, parts),
             ExitStatistics(num_exits, config.omega),
             Plan(config.exit_layer, config.num_draft_tokens_init),
             lengths=range(config.planned_length_min, config.planned_length_max + 1),

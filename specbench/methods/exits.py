@@ -9,12 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.decoding.protocol import Block, Controller, Request
+from specbench.decoding.protocol import SIGNALS, Block, Controller, Request
 from specbench.models.decoder import Decoder
 from specbench.models.spec import ModelSpec
 from specbench.types import Verdict
-
-_SIGNALS = ("prob", "entropy", "margin", "topk", "hidden")
 
 
 class Plan(NamedTuple):
@@ -115,6 +113,7 @@ class ThresholdStop:
     threshold: float
     block_size: int = 1
     signals: frozenset[str] = field(init=False)
+    score: float | None = field(init=False, default=None)
     _waiting: list[Block] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -129,13 +128,19 @@ class ThresholdStop:
 
     def more(self, block: Block) -> bool:
         assert block.prob is not None
-        if float(block.prob.min()) < self.threshold:
+        self.score = float(block.prob.min())
+        if self.score < self.threshold:
+            self.ended(block)
             return False
         self._waiting.append(block)
         if sum(len(part.tokens) for part in self._waiting) < self.controller.block_size:
             return True
         whole, self._waiting = joined(self._waiting), []
         return self.controller.more(whole)
+
+    def ended(self, block: Block) -> None:
+        self.controller.ended(joined([*self._waiting, block]))
+        self._waiting = []
 
     def end_step(self, drafted: int, verdict: Verdict) -> None:
         self.controller.end_step(drafted, verdict)
@@ -146,7 +151,7 @@ class ThresholdStop:
 
 def joined(blocks: Sequence[Block]) -> Block:
     """Blocks that follow one another as one."""
-    signals = {name: [getattr(block, name) for block in blocks] for name in _SIGNALS}
+    signals = {name: [getattr(block, name) for block in blocks] for name in SIGNALS}
     return Block(
         blocks[0].first,
         [token for block in blocks for token in block.tokens],

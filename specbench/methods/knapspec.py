@@ -68,7 +68,7 @@ class KnapSpec(LayerSkipDrafter):
     @classmethod
     def build(cls, config: Any, parts: Parts) -> LayerSkipDrafter:
         """With `skip_set` a drafter that never searches."""
-        decoder, controller = parts.target.decoder, build_controller(config.controller)
+        decoder, controller = parts.target.decoder, build_controller(config, parts)
         if config.skip_set is not None:
             skip = given_set(config.skip_set, num_sublayers=decoder.num_sublayers, model=parts.model_hash)
             return LayerSkipDrafter(controller, skip)

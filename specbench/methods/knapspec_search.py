@@ -21,6 +21,7 @@ from specbench.methods.knapsack import (
 from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
 
+_UNCAPPED = 20  # the longest draft that is planned where the controller has no cap
 # Thinner searches for when a full one takes too long: (share of the rows, most branches a sublayer).
 _THINNED = ((1.0, None), (1.0, 16), (1.0, 8), (0.5, 8), (0.5, 4))
 
@@ -44,7 +45,8 @@ class SearchOptions:
         """Without a largest length the controller's cap is it."""
         values = {field.name: getattr(config, field.name) for field in fields(cls)}
         if values["planned_length_max"] is None:
-            values["planned_length_max"] = max(config.planned_length_min, config.controller.num_draft_tokens)
+            cap = config.controller.num_draft_tokens or _UNCAPPED
+            values["planned_length_max"] = max(config.planned_length_min, cap)
         return cls(**values)
 
     @property

@@ -135,7 +135,7 @@ def with_given_set(config: Any, parts: Parts) -> LayerSkipDrafter | None:
     if config.skip_set is None:
         return None
     skip = given_set(config.skip_set, num_sublayers=parts.target.decoder.num_sublayers, model=parts.model_hash)
-    return LayerSkipDrafter(build_controller(config.controller), skip, branching(config.tree, parts))
+    return LayerSkipDrafter(build_controller(config, parts), skip, branching(config.tree, parts))
 
 
 def branching(config: Any, parts: Parts) -> Branching | None:

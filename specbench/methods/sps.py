@@ -29,7 +29,7 @@ class SpeculativeSampling(DrafterBase):
 
     @classmethod
     def build(cls, config: Any, parts: Parts) -> SpeculativeSampling:
-        return cls(parts.require_draft(), build_controller(config.controller))
+        return cls(parts.require_draft(), build_controller(config, parts))
 
     @property
     def cache(self) -> KVCache:

@@ -34,7 +34,7 @@ class Swift(SearchingDrafter):
         """With `skip_set` a drafter that never searches."""
         num_layers = interior(parts.target.decoder)
         return with_given_set(config, parts) or cls(
-            controller=build_controller(config.controller),
+            controller=build_controller(config, parts),
             branching=branching(config.tree, parts),
             initial=initial_set(config, parts),
             new_search=lambda: new_search(config, num_layers),

@@ -36,6 +36,7 @@ class Column(NamedTuple):
 
 
 TEXT, INT, FLOAT, BOOL, IDS = pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.list_(pa.int32())
+FLOATS = pa.list_(pa.float64())
 
 _KEY_COLUMNS = (
     Column("sample_id", TEXT, "conversation: the unit of resume and the bootstrap cluster", required=True),
@@ -101,7 +102,13 @@ STEP_COLUMNS = (
     Column("host_s", FLOAT, "the rest of the step", required=True),
     Column("draft_tokens", IDS, "drafted ids in row order", required=True),
     Column("info", TEXT, "JSON object: what the drafter noted", required=True),
+    Column("stop_reason", TEXT, "why drafting ended: rule | cap | budget | stop_id, or the drafter's own word"),
+    Column("block_lengths", IDS, "spine tokens of each drafted block; null without a controller"),
+    Column("block_scores", FLOATS, "the stop rule's value after each block that it judged, first block first"),
+    Column("oracle_length", INT, "spine tokens worth drafting; null where all were accepted and more might have been"),
 )
+# Columns that folders written before them lack; there they are null.
+LATER = {"steps": ("stop_reason", "block_lengths", "block_scores", "oracle_length")}
 
 CHOICE_COLUMNS = (
     *_KEY_COLUMNS,

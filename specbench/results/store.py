@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from specbench.results.files import disk_errors, read_json, read_parquet, write_atomically, write_json, write_parquet
 from specbench.results.journal import Journal
-from specbench.results.schema import KEY, TABLES, Row, to_frame, to_table
+from specbench.results.schema import KEY, LATER, TABLES, Row, to_frame, to_table
 from specbench.types import DataError, SpecbenchError
 
 FINISHED, FAILED, INTERRUPTED, CORRUPT = "finished", "failed", "interrupted", "corrupt"
@@ -158,8 +158,11 @@ def _read_table(run_dir: Path, name: str) -> pa.Table:
         return schema.empty_table()
     table = read_parquet(path)
     lacking = [column for column in schema.names if column not in table.column_names]
-    if lacking:
-        raise DataError(f"{path}: lacks the columns {lacking}")
+    damaged = [column for column in lacking if column not in LATER.get(name, ())]
+    if damaged:
+        raise DataError(f"{path}: lacks the columns {damaged}")
+    for column in lacking:
+        table = table.append_column(schema.field(column), pa.nulls(table.num_rows, schema.field(column).type))
     return table.select(schema.names)
 
 

@@ -182,6 +182,7 @@ class _Run:
             "model_name": config.model.display_name,
             "method": config.method.name,
             "controller": config.method.controller.name,
+            "bound": config.method.controller.bound,
             "task": self.task.name,
         }
         return {

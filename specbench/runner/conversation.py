@@ -158,7 +158,7 @@ class Conversation:
 
     @property
     def _needs_reference(self) -> bool:
-        return getattr(self._session.method, "needs_reference", False)
+        return self._config.method.controller.bound or getattr(self._session.method, "needs_reference", False)
 
     def _answer(self, arm: str, turn: Turn, reference: Generation | None) -> Answer:
         generator = self._session.baseline if arm == BASELINE else self._session.method

@@ -27,6 +27,7 @@ from specbench.hardware.threads import choose_num_threads, set_num_threads
 from specbench.hardware.timer import device_synchronizer
 from specbench.methods.ar import Autoregressive
 from specbench.methods.build import Parts, build_generator
+from specbench.models.artefact import SHIPPED, Artefacts
 from specbench.models.chat import Chat, check_pair, prompt_sha256
 from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
@@ -109,14 +110,15 @@ class Session:
     @cached_property
     def baseline(self) -> Generator:
         """AR through the same loop on the same target."""
-        return SpeculativeDecoding(self.target, Autoregressive(), self.sampling, timer=self._parts.timer)
+        return SpeculativeDecoding(self.target, Autoregressive(), self.sampling, timer=self.parts.timer)
 
     @cached_property
     def method(self) -> Generator:
         return self.build(self.config.method)
 
     @cached_property
-    def _parts(self) -> Parts:
+    def parts(self) -> Parts:
+        """What any method can be built from."""
         return Parts(
             target=self.target,
             sampling=self.sampling,
@@ -127,11 +129,31 @@ class Session:
             latency=self.latency,
             model_hash=self.model.revision,
             task=self.config.task.name,
+            artefacts=Artefacts(self.artefact_key, (self.artefact_folder, SHIPPED)),
         )
+
+    @property
+    def artefact_folder(self) -> Path:
+        """Where parts that were trained on this machine are kept."""
+        return Path(self.config.paths.cache_dir).expanduser() / "controllers"
+
+    @property
+    def artefact_key(self) -> dict[str, str]:
+        """What a trained controller must have been made for, but for who drafts."""
+        template = str(self.chat.tokenizer.chat_template or "")
+        sampling = self.sampling
+        drawn = f"temperature={sampling.temperature}, top_k={sampling.top_k}, top_p={sampling.top_p}"
+        return {
+            "target": self.model.revision,
+            "draft": self.draft.revision if self.draft else "none",
+            "dtype": self.config.hardware.dtype,
+            "template": prompt_sha256(template)[:8],
+            "sampling": "greedy" if sampling.greedy else drawn,
+        }
 
     def build(self, method: MethodConfig) -> Generator:
         """Another method on the same models."""
-        return build_generator(method, self._parts)
+        return build_generator(method, self.parts)
 
     # ---- speed of this machine
 

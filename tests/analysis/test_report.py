@@ -14,7 +14,7 @@ from tests.analysis.frames import pair_rows
 from tests.results.rows import failed, step
 
 
-def make_run(root, name, *, method="pld", status="finished", error=None, fail=False):
+def make_run(root, name, *, method="pld", status="finished", error=None, fail=False, summary=None):
     with RunStore(root / name) as store:
         store.write_config(f"model: tiny\nmethod: {{name: {method}, controller: none}}\ntask: gsm8k\n")
         for i in range(8):
@@ -27,7 +27,9 @@ def make_run(root, name, *, method="pld", status="finished", error=None, fail=Fa
         if status:
             curve = {"t_curve": [[1, 0.02], [8, 0.03]], "dtype": "float32"}
             frames = store.frames()
-            store.finalize(summarise(frames.samples, frames.steps) | curve, status=status, error=error)
+            known = summarise(frames.samples, frames.steps) | curve | (summary or {})
+            store.finalize(known, status=status, error=error)
+    return root / name
 
 
 def test_cells_of_a_finished_run(tmp_path):
@@ -55,6 +57,14 @@ def test_every_kind_of_run_has_its_line(tmp_path):
         table.notes, ["baseline itself", "failed: NaN logits", "interrupted", "status.json"], strict=True
     ):
         assert text in note
+
+
+def test_figures_of_an_oracle_are_marked_as_a_bound(tmp_path):
+    make_run(tmp_path, "r1", summary={"controller": "block_oracle", "bound": True})
+    make_run(tmp_path, "r2", summary={"controller": "fixed", "bound": False})
+    make_run(tmp_path, "r3")
+    names = [row[2] for row in closing_table(load_runs(tmp_path)).rows]
+    assert names == ["block_oracle (bound)", "fixed", "none"]
 
 
 def test_no_runs_give_a_table_without_rows(tmp_path):
@@ -93,6 +103,8 @@ def test_the_command_fails_clearly_when_nothing_is_there(tmp_path, report_main, 
 
 
 def test_no_torch_is_imported(repo_root):
-    modules = "specbench.analysis.report, specbench.analysis.metrics, specbench.results.summary"
+    modules = (
+        "specbench.analysis.report, specbench.analysis.replay, specbench.analysis.metrics, specbench.results.summary"
+    )
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=repo_root, timeout=120, check=False).returncode == 0

@@ -12,7 +12,14 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from specbench.config import RunConfig, compose, run_config
-from specbench.config.controllers import ConfidenceConfig, FixedConfig, HeuristicConfig, NoControllerConfig
+from specbench.config.controllers import (
+    BlockOracleConfig,
+    ConfidenceConfig,
+    DynamicConfidenceConfig,
+    FixedConfig,
+    HeuristicConfig,
+    NoControllerConfig,
+)
 from specbench.config.errors import CONF_DIR, GROUPS
 from specbench.config.help import choices
 from specbench.config.methods import SpsConfig
@@ -165,12 +172,39 @@ def test_a_bad_value_is_refused_with_its_full_key_and_what_is_legal(base, key, v
         (FixedConfig, {"num_draft_tokens": 0}, "num_draft_tokens=0"),
         (HeuristicConfig, {"num_draft_tokens": 20, "start": 21, "grow": 2, "shrink": 1}, "start=21"),
         (HeuristicConfig, {"num_draft_tokens": 20, "start": 5, "grow": 2, "shrink": -1}, "shrink=-1"),
+        (HeuristicConfig, {"num_draft_tokens": None, "start": 0, "grow": 2, "shrink": 1}, "start=0"),
         (ConfidenceConfig, {"num_draft_tokens": 20, "threshold": 1.5}, "threshold=1.5"),
+        (
+            DynamicConfidenceConfig,
+            {"num_draft_tokens": 20, "threshold": 0.4, "miss_cost": 3.0, "min_history": 5, "max_history": 5},
+            "max_history=5",
+        ),
+        (BlockOracleConfig, {"num_draft_tokens": 4, "block_size": 5}, "block_size=5"),
     ],
 )
 def test_controllers_check_their_values(controller, values, key):
     with pytest.raises(ConfigError, match=rf"method\.controller\.{key}: must"):
         controller(name="x", **values)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["method/controller=svip", "method.controller.distribution=wraped"], "raw, warped"),
+        (["method/controller=kangaroo", "method.controller.probability=best"], "token, top"),
+        (["method/controller=adaedl", "method.controller.threshold_memory=2"], "from 0 to 1"),
+        (["method/controller=block_oracle", "sampling.temperature=0.5"], "sampling.temperature=0 "),
+        (["method/controller=block_oracle", "measure.baseline=none"], "paired, stored"),
+    ],
+)
+def test_controllers_say_what_is_legal(overrides, told):
+    with pytest.raises(ConfigError, match=told):
+        compose(["model=tiny", "method=sps", *overrides])
+
+
+def test_a_length_without_a_cap_may_start_anywhere():
+    words = ["method/controller=heuristic", "method.controller.num_draft_tokens=null", "method.controller.start=50"]
+    assert compose(["model=tiny", "method=sps", *words]).method.controller.num_draft_tokens is None
 
 
 def test_a_method_that_needs_a_controller_refuses_none():

@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specbench.config import compose
+from specbench.config.controllers import STATES
 from specbench.config.errors import CONF_DIR
+from specbench.controllers.heads import ResidualHead, ScalarHead
 from specbench.decoding.target import Target
 from specbench.hardware.latency import LatencyModel
 from specbench.hardware.profile import VerifyCurve
-from specbench.methods.build import Parts, build_generator
-from specbench.models.tiny import VARIANTS, write_pair
+from specbench.methods.build import Parts, artefact_key, build_generator
+from specbench.models.artefact import Artefact, Artefacts
+from specbench.models.tiny import SPEC, VARIANTS, write_pair
 from specbench.types import ConfigError, Generation, Sampling
 from tests.decoding.tinies import tiny_draft, tiny_target
 
@@ -35,6 +39,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     "swift_official": ("context_window=4",),
     "knapspec": ("window_tokens=4", "interval_tokens=8", "search_budget=null", "guard=none"),
 }
+OF_EACH_KIND = ("block_oracle", "confidence", "heuristic", "hf_dynamic", "specdecpp", "svip")
+TRAINED = ("scalars", "specdecpp", "tuned")
 PROMPTS: dict[str, tuple[int, ...]] = {
     "text": (256, 258, *b"once more, and once more,", 260, 259),
     "one repeated token": (65,) * 24,
@@ -52,6 +58,11 @@ class Case:
 
     def __str__(self) -> str:
         return self.method if self.controller == "none" else f"{self.method}-{self.controller}"
+
+    @property
+    def bound(self) -> bool:
+        """Whether it looks at AR's answer, and decodes greedily only."""
+        return bool(controller_config(self.controller).bound)
 
     @property
     def outside(self) -> bool:
@@ -111,6 +122,7 @@ def folders(variant: str) -> tuple[Path, Path]:
 def generator(case: Case, variant: str = "plain", sampling: Sampling = GREEDY) -> Any:
     """The method on a tiny pair, as the runner would build it."""
     outside = folders(variant) if case.outside else (None, None)
+    chosen = config(case)
     parts = Parts(
         target=Target(tiny_target(variant)),
         sampling=sampling,
@@ -120,7 +132,23 @@ def generator(case: Case, variant: str = "plain", sampling: Sampling = GREEDY) -
         curve=lambda: CURVE,
         latency=lambda plan: LATENCY,
     )
-    return build_generator(config(case), parts)
+    if case.controller in TRAINED:
+        parts.artefacts = untrained(artefact_key(chosen, parts))
+    return build_generator(chosen, parts)
+
+
+def untrained(key: Mapping[str, str]) -> Artefacts:
+    """Trained parts that know nothing: whatever they say, what comes out must be right."""
+    folder = Path(tempfile.mkdtemp(prefix="specbench-heads-"))
+    torch.manual_seed(0)
+    scalars, states = ScalarHead(4), ResidualHead(SPEC.hidden_size, 2)
+    values = {"label": "conditional", "threshold": 0.2}
+    Artefact("tuned", key, {"num_draft_tokens": 3}).save(folder / "tuned.json")
+    Artefact("scalars", key, {**scalars.values(), **values}, {}, scalars.state_dict()).save(folder / "scalars.json")
+    for state in STATES:
+        part = Artefact("specdecpp", {**key, "state": state}, {**states.values(), **values}, {}, states.state_dict())
+        part.save(folder / f"specdecpp_{state}.json")
+    return Artefacts({name: value for name, value in key.items() if name != "drafter"}, (folder,))
 
 
 def decode(built: Any, prompt: Sequence[int], **changes: Any) -> Generation:
@@ -146,8 +174,9 @@ def greedy(case: Case, variant: str, prompt: tuple[int, ...]) -> Generation:
 
 
 def always(case: Case) -> bool:
-    """Run in every test run: each method with its own controller, and sps with all of them; the rest is slow."""
-    return bool(case.method == "sps" or own(case.method).controller.name == case.controller)
+    """Run in every test run: each method with its own controller, and sps with one of each kind; the rest is slow."""
+    own_controller: str = own(case.method).controller.name
+    return case.controller == own_controller or (case.method == "sps" and case.controller in OF_EACH_KIND)
 
 
 def params(chosen: Sequence[Case]) -> list[Any]:
@@ -156,4 +185,8 @@ def params(chosen: Sequence[Case]) -> list[Any]:
 
 every_case = pytest.mark.parametrize("case", params(cases()), ids=str)
 every_own_case = pytest.mark.parametrize("case", params([case for case in cases() if not case.outside]), ids=str)
+every_sampled_case = pytest.mark.parametrize("case", params([case for case in cases() if not case.bound]), ids=str)
+every_sampled_own_case = pytest.mark.parametrize(
+    "case", params([case for case in cases() if not case.bound and not case.outside]), ids=str
+)
 every_variant = pytest.mark.parametrize("variant", VARIANTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specbench.models.tiny import VARIANTS
-from specbench.types import Generation, Sampling, StepRecord
+from specbench.types import ConfigError, Generation, Sampling, StepRecord
 from tests.conformance.matrix import (
     AR,
     END,
@@ -18,6 +18,8 @@ from tests.conformance.matrix import (
     decode,
     every_case,
     every_own_case,
+    every_sampled_case,
+    every_sampled_own_case,
     every_variant,
     generator,
     greedy,
@@ -101,15 +103,31 @@ def test_answers_that_end_early_end_alike(case: Case) -> None:
     assert found.tokens == answer[: answer.index(END) + 1]
 
 
-@every_own_case
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
-def test_cache_holds_exactly_what_was_committed(case: Case, sampling: Sampling) -> None:
+def check_cache(case: Case, sampling: Sampling) -> None:
     build = generator.__wrapped__  # an instance of its own: it gets a check at every step
     built = check_every_step(build(case, "plain", sampling))
     assert_counts(decode(built, TEXT, reference_ids=reference("plain", TEXT)), len(TEXT))
 
 
-@every_case
+@every_own_case
+def test_cache_holds_exactly_what_was_committed(case: Case) -> None:
+    check_cache(case, GREEDY)
+
+
+@every_sampled_own_case
+def test_cache_holds_exactly_what_was_committed_when_sampling(case: Case) -> None:
+    check_cache(case, SAMPLING)
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if case.bound and always(case)], ids=str)
+def test_bounds_refuse_to_sample_and_to_guess(case: Case) -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.temperature=0\.8.*greedy"):
+        decode(generator(case, "plain", SAMPLING), TEXT, reference_ids=reference("plain", TEXT))
+    with pytest.raises(ConfigError, match="AR's answer"):
+        decode(generator(case), TEXT)
+
+
+@every_sampled_case
 def test_a_seed_is_an_answer(case: Case) -> None:
     built = generator(case, "plain", SAMPLING)
     first, again, other = (decode(built, TEXT, seed=seed, max_new_tokens=16) for seed in (1, 1, 2))

@@ -22,9 +22,12 @@ def length(controller: Any, budget: int = 100) -> int:
     """Tokens that a drafter whose signals never stop it would draft."""
     cap, drafted = controller.start_step(budget), 0
     while drafted < cap:
-        block = min(controller.block_size, cap - drafted)
-        drafted += block
-        if not controller.more(Block(drafted - block, [0] * block)):
+        size = min(controller.block_size, cap - drafted)
+        block = Block(drafted, [0] * size)
+        drafted += size
+        if drafted == cap:
+            controller.ended(block)
+        elif not controller.more(block):
             break
     return drafted
 
@@ -65,6 +68,10 @@ def test_heuristic_grows_by_two_and_shrinks_by_one() -> None:
 def test_heuristic_stays_between_one_and_the_cap() -> None:
     assert script(Heuristic(num_draft_tokens=8, start=5), [None] * 4) == [5, 7, 8, 8]
     assert script(Heuristic(num_draft_tokens=8, start=3), [0] * 5) == [3, 2, 1, 1, 1]
+
+
+def test_heuristic_without_a_cap_grows_on() -> None:
+    assert script(Heuristic(num_draft_tokens=None, start=18), [None] * 4) == [18, 20, 22, 24]
 
 
 def test_heuristic_asked_for_nothing_learns_nothing() -> None:

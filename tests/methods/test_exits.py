@@ -151,6 +151,22 @@ def test_a_controller_is_shown_blocks_of_its_own_size() -> None:
     assert list(controller.blocks[2].tokens) == [0, 1, 2]
 
 
+def test_what_ends_a_draft_without_a_question_is_shown_to_the_controller() -> None:
+    told: list[Block] = []
+    controller = Asked()
+    controller.ended = told.append  # type: ignore[method-assign]
+    stop = ThresholdStop(controller, 0.1)
+    stop.start_step(10)
+    assert all(stop.more(block(i, 0.5)) for i in range(4))
+    stop.ended(block(4, 0.5))  # the cap
+    assert [list(seen.tokens) for seen in told] == [[3, 4]]
+    stop.start_step(10)
+    assert stop.more(block(0, 0.5))
+    assert not stop.more(block(1, 0.01))  # its own threshold
+    assert [list(seen.tokens) for seen in told] == [[3, 4], [0, 1]]
+    assert stop.score == pytest.approx(0.01)
+
+
 def test_joined_blocks_have_the_signals_that_all_had() -> None:
     whole = joined([block(0, 0.5, hidden=torch.zeros(1, 4)), block(1, 0.6, hidden=torch.ones(1, 4))])
     assert whole.hidden is not None

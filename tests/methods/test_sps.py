@@ -100,7 +100,7 @@ def test_drafts_stop_at_a_stop_id() -> None:
     found = run(SpeculativeSampling(tiny_target(), FixedLength(8)), stop_ids=[answer[10]])
     assert found.tokens == answer[: answer.index(answer[10]) + 1]
     assert found.steps[-1].draft_tokens[-1] == answer[10]
-    assert found.steps[-1].info["stop_reason"] == "stop_id"
+    assert found.steps[-1].stop_reason == "stop_id"
 
 
 @pytest.mark.parametrize("length", [1, 3, 7])

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 
+import pyarrow.parquet as pq
 import pytest
 
+from specbench.results.schema import LATER
 from specbench.results.store import RunStore
 from specbench.results.summary import IDENTITY, RUN_COLUMNS, load_choices, load_runs, load_samples, load_steps
 from specbench.types import DataError
@@ -117,3 +119,23 @@ def test_tables_of_several_runs_stand_below_each_other(tmp_path):
     assert samples["run_id"].tolist() == ["r1", "r2"]
     assert samples["method"].tolist() == ["sps", "pld"]
     assert steps["controller"].tolist() == ["heuristic", "heuristic"]
+
+
+def without_columns(path, names):
+    pq.write_table(pq.read_table(path).drop_columns(list(names)), path)
+
+
+def test_folders_written_before_a_column_was_added_are_read_with_nulls(tmp_path):
+    run = make_run(tmp_path / "r1")
+    without_columns(run / "steps.parquet", LATER["steps"])
+    steps = load_steps(tmp_path)
+    assert len(steps) == 1
+    assert steps[list(LATER["steps"])].isna().all(axis=None)
+    assert steps["num_accepted"].tolist() == [2]
+
+
+def test_a_folder_that_lacks_another_column_is_corrupt(tmp_path):
+    run = make_run(tmp_path / "r1")
+    without_columns(run / "steps.parquet", ["num_accepted", "stop_reason"])
+    with pytest.raises(DataError, match=r"steps\.parquet: lacks the columns \['num_accepted'\]"):
+        load_steps(tmp_path)

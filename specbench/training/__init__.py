@@ -1,0 +1,1 @@
+"""Parts that are trained: a small draft for any target."""
