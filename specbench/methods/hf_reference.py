@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.methods.build import Parts
+from specbench.models.draft import library_folder
 from specbench.models.hf_generate import HfGenerator, load_hf
 from specbench.types import ModelError
 
@@ -29,7 +30,8 @@ class HfReference(HfGenerator):
         if config.name == "hf_assisted":
             parts.require_draft()
             assert parts.draft_folder is not None
-            draft = load_hf(parts.draft_folder, **load)
+            with library_folder(parts.draft_folder, parts.folder) as folder:
+                draft = load_hf(folder, **load)
         settings = {name: getattr(config, name) for name in _SETTINGS if hasattr(config, name)}
         model = load_hf(parts.folder, **load)
         return cls(model, mode=_MODES[config.name], sampling=parts.sampling, draft=draft, settings=settings)

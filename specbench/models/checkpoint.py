@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,12 +83,20 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def fill_slots(slots: Mapping[str, Tensor], files: list[Path]) -> None:
-    """Copy every tensor of the files into its slot, each exactly once; raises ModelError naming tensor and file."""
+def read_tensor(files: list[Path], name: str) -> Tensor | None:
+    """The tensor of that name, None where no file has it; raises ModelError where a file is damaged."""
+    return next((tensor for path in files for found, tensor in _tensors(path) if found == name), None)
+
+
+def fill_slots(slots: Mapping[str, Tensor], files: list[Path], *, others: Collection[str] = ()) -> None:
+    """Copy every tensor of the files but `others` into its slot, each exactly once.
+
+    Raises ModelError naming tensor and file.
+    """
     filled: dict[str, str] = {}
     for path in files:
         for name, tensor in _tensors(path):
-            if name.endswith(_IGNORED_SUFFIX) or (name == "lm_head.weight" and name not in slots):
+            if name.endswith(_IGNORED_SUFFIX) or (name == "lm_head.weight" and name not in slots) or name in others:
                 continue
             if name in filled:
                 raise ModelError(f"{path}: tensor {name} is also in {filled[name]}")

@@ -100,10 +100,17 @@ class Layer:
 class Decoder:
     """The model: empty until a loader has filled `slots()` and called `finish()`."""
 
-    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        embedding: Tensor | None = None,  # [V, d] of another model, shared instead of an own one
+    ) -> None:
         self.spec, self.dtype, self.device = spec, dtype, torch.device(device)
         new = functools.partial(torch.empty, dtype=dtype, device=self.device)
-        self.embedding = new(spec.vocab_size, spec.hidden_size)
+        self.embedding = new(spec.vocab_size, spec.hidden_size) if embedding is None else embedding
         self.layers = [Layer(spec, dtype=dtype, device=self.device) for _ in range(spec.num_layers)]
         self.norm = new(spec.hidden_size)
         head = self.embedding if spec.tied_embeddings else torch.empty_like(self.embedding)
@@ -280,7 +287,7 @@ class Decoder:
         count = hidden.shape[1]
         if positions is None:
             positions = torch.arange(start, start + count, device=self.device)
-        cos, sin = self._rotary(positions, hidden.dtype)
+        cos, sin = self.rotary(positions, hidden.dtype)
         causal = mask is None and prefix == 0 and count > 1
         bias = None if causal or (count == 1 and mask is None) else self._bias(count, prefix, mask, scores)
         groups = self.spec.num_heads // self.spec.num_kv_heads
@@ -294,7 +301,8 @@ class Decoder:
         bias[:, prefix:].masked_fill_(~visible, float("-inf"))
         return bias
 
-    def _rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Rotary tables [T, 1, D] of positions [T]."""
         angles = positions[:, None].float() * self._frequencies
         cos, sin = angles.cos() * self._rope_scale, angles.sin() * self._rope_scale
         return (

@@ -45,8 +45,9 @@ class Linear:
         return y.to(self.out_dtype or x.dtype)
 
     def pack(self) -> None:
-        """Move the weight into the packed layout (inference only)."""
-        assert self.weight is not None
+        """Move the weight into the packed layout (inference only); a packed one, shared by two models, stays."""
+        if self.weight is None:
+            return
         scale = _exact_half_scale(self.weight)
         self._unscale = torch.full((1,), 1.0 / scale)
         rows = max(1, _PACK_CHUNK_ELEMENTS // self.weight.shape[1])
@@ -61,6 +62,19 @@ class Linear:
         parts = [torch.ops.quantized.linear_dynamic_fp16(x32, part) for part in self._packed]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         return y if self.bias is None else y + self.bias
+
+
+class ReducedHead(Linear):
+    """A head that scores some tokens only: logits [..., vocab_size] with -inf for every token not in `ids` [n]."""
+
+    def __init__(self, weight: Tensor, ids: Tensor, vocab_size: int, *, out_dtype: torch.dtype | None = None) -> None:
+        super().__init__(weight, out_dtype=out_dtype)
+        self.ids, self.vocab_size = ids, vocab_size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        scored = super().__call__(x)
+        logits = scored.new_full((*scored.shape[:-1], self.vocab_size), float("-inf"))
+        return logits.index_copy_(-1, self.ids, scored)
 
 
 def _exact_half_scale(weight: Tensor) -> float:

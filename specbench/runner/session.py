@@ -30,6 +30,7 @@ from specbench.methods.build import Parts, build_generator
 from specbench.models.artefact import SHIPPED, Artefacts
 from specbench.models.chat import Chat, check_pair, prompt_sha256
 from specbench.models.checkpoint import LoadedModel, load_model
+from specbench.models.draft import find_draft, load_draft
 from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
 
 log = logging.getLogger(__name__)
@@ -55,8 +56,7 @@ class Session:
         self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
         if self.config.method.needs_draft and self.config.model.draft is not None:
-            self.draft = self._load(self.config.model.draft, self.config.model.draft_revision)
-            check_pair(self.chat, self._chat_of(self.draft))
+            self.draft = self._load_draft(self.config.model.draft)
         self.target = Target(self.model.decoder)
         self.num_threads = self._choose_threads()
         self.warm_up()
@@ -92,6 +92,15 @@ class Session:
         if key not in _loaded:
             _loaded[key] = load_model(source, **how)
         return _loaded[key]
+
+    def _load_draft(self, source: str) -> LoadedModel:
+        """A draft that was trained for this target shares its tensors; any other is a model that must pair."""
+        trained = find_draft(source)
+        if trained is not None:
+            return load_draft(trained, self.model)
+        draft = self._load(source, self.config.model.draft_revision)
+        check_pair(self.chat, self._chat_of(draft))
+        return draft
 
     def _drop_others(self) -> None:
         """Free the models of an earlier job of this process unless this one uses them too."""
