@@ -10,6 +10,7 @@ from specbench.config.methods_clasp import ClaspConfig
 from specbench.config.methods_confl_swift import ConflConfig, SwiftConfig
 from specbench.config.methods_del import DelConfig
 from specbench.config.methods_knapspec import KnapspecConfig
+from specbench.config.methods_lookahead import LookaheadConfig, OuroborosConfig
 from specbench.config.parts import (
     ArtefactConfig,
     DataConfig,
@@ -36,9 +37,11 @@ __all__ = [
     "HardwareConfig",
     "KnapspecConfig",
     "LoggerConfig",
+    "LookaheadConfig",
     "MeasureConfig",
     "MethodConfig",
     "ModelConfig",
+    "OuroborosConfig",
     "PathsConfig",
     "RunConfig",
     "SamplingConfig",

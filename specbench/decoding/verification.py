@@ -74,7 +74,7 @@ def _chooser(draft: Draft, tokens: list[int], result: VerifyResult, how: tuple[S
         argmax = result.argmax.tolist()
         return _matcher(tokens, lambda row: int(argmax[row]))
     assert result.logits is not None
-    p = probabilities(result.logits, sampling)
+    p = probabilities(result.logits[: len(draft) - draft.passengers + 1], sampling)
     if rule == "sample_match":
         return _matcher(tokens, lambda row: draws.categorical(p[row]))
     return _Rejection(draft, tokens, p, draws)
