@@ -1,7 +1,7 @@
 """The configuration of a run: typed, checked, without torch. Hydra is used here and in run.py only."""
 
 from specbench.config.command import command
-from specbench.config.composing import compose, run_config
+from specbench.config.composing import compose, compose_train_draft, run_config
 from specbench.config.controllers import ControllerConfig
 from specbench.config.identity import NOT_SEMANTIC, as_dict, run_id, semantic
 from specbench.config.jobs import run_job
@@ -24,6 +24,7 @@ from specbench.config.parts import (
 )
 from specbench.config.root import RunConfig
 from specbench.config.text import aligned
+from specbench.config.training import CorpusConfig, DistilConfig, TrainDraftConfig
 from specbench.config.trees import flatten
 
 __all__ = [
@@ -32,8 +33,10 @@ __all__ = [
     "ClaspConfig",
     "ConflConfig",
     "ControllerConfig",
+    "CorpusConfig",
     "DataConfig",
     "DelConfig",
+    "DistilConfig",
     "HardwareConfig",
     "KnapspecConfig",
     "LoggerConfig",
@@ -47,10 +50,12 @@ __all__ = [
     "SamplingConfig",
     "SwiftConfig",
     "TaskConfig",
+    "TrainDraftConfig",
     "aligned",
     "as_dict",
     "command",
     "compose",
+    "compose_train_draft",
     "flatten",
     "run_config",
     "run_id",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -17,36 +17,60 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.config.checks import suggestion
 from specbench.config.errors import CONF_DIR, one_line
 from specbench.config.root import RunConfig
+from specbench.config.training import TrainDraftConfig
 from specbench.types import ConfigError
 
+T = TypeVar("T")
+C = TypeVar("C", RunConfig, TrainDraftConfig)
 TIE_GAP = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 
 def compose(overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration that `python run.py <overrides>` would run; raises ConfigError for anything not legal."""
+    return _composed("config", overrides, run_config)
+
+
+def compose_train_draft(overrides: Sequence[str] = ()) -> TrainDraftConfig:
+    """The configuration of `python scripts/train_draft.py <overrides>`; raises ConfigError for anything not legal."""
+    return _composed("train_draft", overrides, lambda cfg: _with_absolute_paths(_checked(cfg, TrainDraftConfig)))
+
+
+def _composed(name: str, overrides: Sequence[str], convert: Callable[[DictConfig], T]) -> T:
     backup = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-            cfg = hydra.compose("config", overrides=list(overrides))
-        return run_config(cfg)
+            cfg = hydra.compose(name, overrides=list(overrides))
+        return convert(cfg)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(one_line(error, overrides)) from error
+        raise ConfigError(one_line(error, overrides, name)) from error
     finally:
         GlobalHydra.instance().hydra = backup
 
 
 def run_config(cfg: DictConfig) -> RunConfig:
     """Plain, checked, fully resolved objects from what Hydra composed; raises ConfigError."""
+    return _resolved(_checked(cfg, RunConfig))
+
+
+def _checked(cfg: DictConfig, kind: type[C]) -> C:
+    """A config of dataclasses, whose checks have run."""
     try:
         config = OmegaConf.to_object(cfg)
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
-    if not isinstance(config, RunConfig):
-        raise ConfigError("the composed config has lost its schema: conf/config.yaml must start with /schema/run")
+    if not isinstance(config, kind):
+        raise ConfigError(
+            f"the composed config has lost its schema: its file in conf/ must start with {kind.__name__}'s"
+        )
     for key, legal in _unknown_keys(config, ""):
         raise ConfigError(f"{key}: no such key. {suggestion(key, legal)}Legal: {', '.join(legal)}")
-    return _resolved(config)
+    return config
+
+
+def _with_absolute_paths(config: C) -> C:
+    paths = {key: str(_absolute(value)) for key, value in dataclasses.asdict(config.paths).items()}
+    return dataclasses.replace(config, paths=dataclasses.replace(config.paths, **paths))
 
 
 def _resolved(config: RunConfig) -> RunConfig:
@@ -56,14 +80,12 @@ def _resolved(config: RunConfig) -> RunConfig:
     sampling, measure = config.sampling, config.measure
     max_new_tokens = sampling.max_new_tokens or config.task.default_max_new_tokens
     tie_gap = TIE_GAP[config.hardware.dtype] if measure.tie_gap is None else measure.tie_gap
-    paths = {key: str(_absolute(value)) for key, value in dataclasses.asdict(config.paths).items()}
     return dataclasses.replace(
-        config,
+        _with_absolute_paths(config),
         data=dataclasses.replace(config.data, source=source, dir=folder),
         sampling=dataclasses.replace(sampling, max_new_tokens=max_new_tokens),
         measure=dataclasses.replace(measure, tie_gap=tie_gap),
         logger=dataclasses.replace(config.logger, group=config.logger.group or _sweep_name()),
-        paths=dataclasses.replace(config.paths, **paths),
     )
 
 

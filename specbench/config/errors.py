@@ -35,8 +35,11 @@ _KEY = re.compile(r"(?:Could not override|In override|looks like a config group 
 _EXTRAS = {"joblib": "pip install 'specbench[joblib]'"}
 
 
-def one_line(error: BaseException, overrides: Sequence[str] = ()) -> str:
-    """What is wrong and what is legal, in one line; `overrides` are the words that the user typed."""
+def one_line(error: BaseException, overrides: Sequence[str] = (), config_name: str = "config") -> str:
+    """What is wrong and what is legal, in one line; `overrides` are the words that the user typed.
+
+    `config_name` is the file in conf/ that they belong to.
+    """
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
@@ -51,15 +54,15 @@ def one_line(error: BaseException, overrides: Sequence[str] = ()) -> str:
         return f"{_quoted(str(error))} asks for a sweep: add -m (--multirun), or give one value"
     key = _unknown_key(error)
     if key is not None:
-        return unknown_key(key, overrides)
+        return unknown_key(key, overrides, config_name)
     return "; ".join(dict.fromkeys(_first_line(link) for link in chain))
 
 
-def unknown_key(key: str, overrides: Sequence[str] = ()) -> str:
+def unknown_key(key: str, overrides: Sequence[str] = (), config_name: str = "config") -> str:
     """The line for a key or a group that is not there: the closest one, and those that are legal in its place."""
     if "/" in key:
         return f"{key}: no such group. {suggestion(key, GROUPS)}Legal: {', '.join(GROUPS)}"
-    reference = _reference(overrides)
+    reference = _reference(overrides, config_name)
     parent, here = _deepest(key, reference)
     names = [name for name in here if name != "_target_"]
     if not parent:
@@ -95,15 +98,15 @@ def _unknown_key(error: BaseException) -> str | None:
     return found.group(1) if found else None
 
 
-def _reference(overrides: Sequence[str]) -> dict[str, Any]:
+def _reference(overrides: Sequence[str], config_name: str) -> dict[str, Any]:
     """The config that the group choices among `overrides` give, or the default one if even these are wrong."""
     words = [word.split(",")[0] for word in overrides if word.partition("=")[0] in GROUPS and "(" not in word]
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         try:
-            cfg = hydra.compose("config", overrides=words)
+            cfg = hydra.compose(config_name, overrides=words)
         except (HydraException, OmegaConfBaseException):
-            cfg = hydra.compose("config")
+            cfg = hydra.compose(config_name)
     return cast(dict[str, Any], OmegaConf.to_container(cfg))
 
 

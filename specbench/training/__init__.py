@@ -1,1 +1,1 @@
-"""Parts that are trained: a small draft for any target."""
+"""Parts that are trained: small drafts and rules that stop them."""

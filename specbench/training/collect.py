@@ -1,0 +1,169 @@
+"""The target writes its own training data: user turns, then articles about them, then answers to everything.
+
+Every file has a number and a seed of its own, so that a command that was killed continues after its last file, and
+what it makes does not depend on where it was killed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from specbench.config import CorpusConfig
+from specbench.models.batch import BatchAnswer, BatchRequest, answer_batch
+from specbench.models.chat import Chat
+from specbench.models.decoder import Decoder
+from specbench.results.files import write_json
+from specbench.training import prompts as sources
+from specbench.training.corpus import Example, in_windows, read_examples, write_examples
+from specbench.training.prompts import Prompt, PromptFilter
+
+log = logging.getLogger(__name__)
+
+_WINDOW_FILES = 4  # files whose prompts are sorted by length together
+_MOST_TURN_FILES = 4  # times as many files as would do if every turn were new and whole
+_TURN_CHARS = 8  # a shorter turn asks nothing
+_MARK = "specbench-turn"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The target with its chat template; `date` fills the template's dates, `size` answers are made together."""
+
+    decoder: Decoder
+    chat: Chat
+    date: datetime.date
+    size: int
+
+    def encode(self, turn: str) -> list[int]:
+        return self.chat.encode_chat([{"role": "user", "content": turn}], date=self.date)
+
+    def turn_header(self) -> list[int]:
+        """Token ids of everything before a first user turn's text."""
+        text = self.chat.render([{"role": "user", "content": _MARK}], date=self.date)
+        return self.chat.encode_rendered(text.partition(_MARK)[0])
+
+    def answers(self, requests: Sequence[BatchRequest], *, seed: int) -> list[BatchAnswer]:
+        return answer_batch(self.decoder, requests, stop_ids=self.chat.stop_ids, seed=seed, size=self.size)
+
+
+@dataclass
+class Collector:
+    """Fills a folder: `turns/*.json`, `answers/*.safetensors`, `corpus.json` (what was asked, removed and skipped)."""
+
+    writer: Writer
+    config: CorpusConfig
+    folder: Path
+    seed: int
+    data_dir: Path | None
+    filter: PromptFilter
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.config.prompts
+
+    def collect(self) -> None:
+        """Make what is missing; files that are there are kept as they are."""
+        wanted = max(self.counts.get("user", 0), self.counts.get("article", 0))
+        turns = self.user_turns(wanted) if wanted else []
+        written = self.answer(sources.articles(turns[: self.counts.get("article", 0)]), "article")
+        instructions = None if self.config.instructions is None else Path(self.config.instructions).expanduser()
+        given = {"data_dir": self.data_dir, "instructions": instructions}
+        prompts = [
+            *(Prompt("user", turn) for turn in turns),
+            *sources.own_summaries(self._texts(written)),
+            *sources.given_prompts(self.counts, **given),
+        ]
+        kept = sources.chosen(self.filter.keep(prompts), self.counts, seed=self.seed)
+        self.facts |= {
+            "prompts_seen": dict(self.filter.seen),
+            "prompts_removed_for_overlap": dict(self.filter.removed),
+            "sources_skipped": sources.missing_sources(self.counts, **given),
+        }
+        write_json(self.folder / "corpus.json", self.facts)
+        self.answer(kept, "mixed")
+
+    def user_turns(self, count: int) -> list[str]:
+        """`count` different user turns that the target writes after its template's user header."""
+        header, turns = self.writer.turn_header(), dict[str, str]()
+        most = _MOST_TURN_FILES * -(-count // self.config.file_answers)
+        with tqdm(total=count, desc="user turns", disable=None) as bar:
+            for number in range(most):
+                for text in self._turn_file(number, header):
+                    turns.setdefault(" ".join(text.lower().split()), text)
+                bar.update(min(len(turns), count) - bar.n)
+                if len(turns) >= count:
+                    break
+        found = [prompt.text for prompt in self.filter.keep(Prompt("turn", text) for text in turns.values())]
+        log.info("%d different user turns, %d of them without overlap", len(turns), len(found))
+        return found[:count]
+
+    def _turn_file(self, number: int, header: list[int]) -> list[str]:
+        path = self.folder / "turns" / f"{number:05d}.json"
+        if not path.is_file():
+            request = BatchRequest(header, self.config.turn_tokens, self.config.temperature)
+            answers = self.writer.answers([request] * self.config.file_answers, seed=self._seed("turns", number))
+            whole = [answer.tokens for answer in answers if answer.tokens[-1] in self.writer.chat.stop_ids]
+            texts = [self.writer.chat.decode(tokens).strip() for tokens in whole]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"turns": [text for text in texts if len(text) >= _TURN_CHARS]})
+        return list(json.loads(path.read_text(encoding="utf-8"))["turns"])
+
+    def answer(self, prompts: Sequence[Prompt], kind: str) -> list[Example]:
+        """Answers to the prompts that are short enough; gives back the articles, which later prompts are made of."""
+        encoded = [(prompt.source, self.writer.encode(prompt.text)) for prompt in prompts]
+        fitting = [(source, ids) for source, ids in encoded if len(ids) <= self.config.max_prompt_tokens]
+        self.facts[f"{kind}_prompts_too_long"] = len(encoded) - len(fitting)
+        examples: list[Example] = []
+        with tqdm(total=len(fitting), desc=f"{kind} answers", disable=None) as bar:
+            for number, group in enumerate(self._groups(fitting)):
+                path = self.folder / "answers" / f"{kind}-{number:05d}.safetensors"
+                if not path.is_file():
+                    write_examples(path, self._answered(group, kind, number))
+                if kind == "article":
+                    examples += read_examples(path)
+                bar.update(len(group))
+        return examples
+
+    def _groups(self, prompts: Sequence[tuple[str, list[int]]]) -> list[list[tuple[str, list[int]]]]:
+        """The prompts of each file: about as long as each other, in an order that is mixed from file to file."""
+        size, groups = self.config.file_answers, []
+        for window in in_windows([len(ids) for _, ids in prompts], _WINDOW_FILES * size):
+            groups += [[prompts[i] for i in window[first : first + size]] for first in range(0, len(window), size)]
+        random.Random(self.seed).shuffle(groups)
+        return groups
+
+    def _answered(self, group: Sequence[tuple[str, list[int]]], kind: str, number: int) -> list[Example]:
+        seed = self._seed(kind, number)
+        draws, article = random.Random(seed), kind == "article"
+        # Articles are documents for later prompts: greedy ones are too much alike.
+        greedy = [not article and draws.random() < self.config.greedy_fraction for _ in group]
+        requests = [
+            BatchRequest(
+                ids,
+                self.config.article_tokens if article else self.config.max_new_tokens,
+                0.0 if one else self.config.temperature,
+            )
+            for (_, ids), one in zip(group, greedy, strict=True)
+        ]
+        answers = self.writer.answers(requests, seed=seed)
+        return [
+            Example(source, one, torch.tensor(ids), torch.tensor(answer.tokens), answer.states, answer.log_z)
+            for (source, ids), one, answer in zip(group, greedy, answers, strict=True)
+        ]
+
+    def _texts(self, examples: Sequence[Example]) -> list[str]:
+        return [self.writer.chat.decode(example.answer.tolist()).strip() for example in examples]
+
+    def _seed(self, kind: str, number: int) -> int:
+        return random.Random(f"{self.seed}/{kind}/{number}").getrandbits(32)
