@@ -146,17 +146,18 @@ class GroupedQueryAttention:
         past_k, past_v = (cache[name][:, : rows.prefix].to(wide) for name in ("k", "v"))
         q, k, v = (part.to(stored).to(wide) for part in self.project(x, rows))  # rounded as the cache rounds
         batch, count, groups = x.shape[0], x.shape[1], self.heads // self.kv_heads
-        q = q.view(batch, count, self.kv_heads, groups, self.width).permute(2, 0, 3, 1, 4)
+        # Scores are the largest tensor here by far: queries are scaled instead of them, and their two parts are views.
+        q = (q * self.width**-0.5).view(batch, count, self.kv_heads, groups, self.width).permute(2, 0, 3, 1, 4)
         k, v = k.permute(2, 0, 1, 3), v.permute(2, 0, 1, 3)  # [KV, B, T, D]
         flat = q.reshape(self.kv_heads, batch * groups * count, self.width)
         shared = flat @ past_k.transpose(1, 2)
         own = q.flatten(2, 3) @ k.transpose(2, 3)
-        scores = torch.cat([shared.view(*own.shape[:3], rows.prefix), own], dim=-1) * self.width**-0.5
+        scores = torch.cat([shared.view(*own.shape[:3], rows.prefix), own], dim=-1)
         hidden = torch.ones(count, count, dtype=torch.bool, device=x.device).triu(1).repeat(groups, 1)
         scores[..., rows.prefix :].masked_fill_(hidden, float("-inf"))
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
         near = weights[..., rows.prefix :] @ v
-        far = weights[..., : rows.prefix].reshape(*flat.shape[:2], rows.prefix) @ past_v
+        far = weights.view(*flat.shape[:2], -1)[..., : rows.prefix] @ past_v
         mixed = (near + far.view_as(near)).view(self.kv_heads, batch, groups, count, self.width)
         return self.out(mixed.permute(1, 3, 0, 2, 4).reshape(batch, count, -1).to(x.dtype))
 
