@@ -11,6 +11,7 @@ from .confl import check_confl, check_selection_vectors, check_selections, check
 from .confl import check_trees as check_confl_trees
 from .del_ import check_del
 from .knapspec import check_knapspec, check_search
+from .ouroboros import check_ouroboros
 from .outcome import FAILED, SKIPPED, Checker, Data, Outcome
 from .parity import check_plain_decoding
 from .sampling import check_sampling
@@ -32,6 +33,8 @@ CHECKERS: dict[str, Checker] = {
     "del/e2e.json": check_del,
     "knapspec/dp_cases.json": check_search,
     "knapspec/e2e.json": check_knapspec,
+    "ouroboros/lib.json": check_ouroboros,
+    "ouroboros/specbench.json": check_ouroboros,
     "sampling/cases.json": check_sampling,
     "specbench_score/expected.json": check_scores,
     "swift/e2e.json": check_swift,

@@ -106,6 +106,12 @@ CORRUPTIONS = [
     ("confl/tree_cases.json", ["cases", 0, "verify", "target_argmax", 9], "tree_std_0"),
     ("confl/e2e.json", ["cases", 1, "prompts", 0, "selections", 3, "best_acc"], "cap"),
     ("confl/e2e.json", ["cases", 0, "prompts", 0, "steps", 9, "chain", 0], "std"),
+    ("ouroboros/lib.json", ["cases", 0, "final_pool", "20", 2, 1], "lib_p1"),
+    ("ouroboros/lib.json", ["cases", 1, "prompts", 0, "steps", 11, "pool_after", "phrases"], "lib_p2_small_level"),
+    ("ouroboros/lib.json", ["cases", 0, "prompts", 0, "steps", 3, "draft_forwards"], "lib_p1"),
+    ("ouroboros/lib.json", ["cases", 0, "prompts", 0, "steps", 3, "suffixes", 1, 2], "lib_p1"),
+    ("ouroboros/specbench.json", ["cases", 0, "prompts", 0, "steps", 3, "draft_ids", 6], "specbench_p1"),
+    ("ouroboros/specbench.json", ["cases", 1, "prompts", 1, "steps", 2, "accepted"], "specbench_p2_warm_pool"),
 ]
 
 
