@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -335,11 +336,10 @@ class _Seen:
 def ancestor_mask(parents: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Visibility [T, T] and depth [T] of a root row followed by a tree (`parents`: -1 = the root), T = k + 1."""
     count = len(parents) + 1
-    seen = [[False] * count for _ in range(count)]
-    depth = [0] * count
-    seen[0][0] = True
+    seen, depth = np.zeros((count, count), dtype=np.bool_), np.zeros(count, dtype=np.int64)
+    seen[0, 0] = True
     for row, parent in enumerate(parents, start=1):
-        seen[row] = list(seen[parent + 1])
-        seen[row][row] = True
+        seen[row] = seen[parent + 1]
+        seen[row, row] = True
         depth[row] = depth[parent + 1] + 1
-    return torch.tensor(seen, device=device), torch.tensor(depth, device=device)
+    return torch.from_numpy(seen).to(device), torch.from_numpy(depth).to(device)
