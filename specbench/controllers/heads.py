@@ -16,17 +16,19 @@ _SMALLEST = 1e-9  # a drawn token has some probability; rounding may lose it
 
 
 class AcceptanceHead(nn.Module):
-    """Logits [n] of acceptance from features [n, f]; computed in float32, calibrated by a temperature."""
+    """Logits [n] of acceptance from features [n, f]; computed in float32, calibrated by an offset and a temperature."""
 
+    offset: Tensor
     temperature: Tensor
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_buffer("offset", torch.zeros(()))
         self.register_buffer("temperature", torch.ones(()))
 
     def probability(self, features: Tensor) -> Tensor:
         """Calibrated chance [n] that each token is accepted."""
-        return torch.sigmoid(self(features.float()) / self.temperature)
+        return torch.sigmoid((self(features.float()) + self.offset) / self.temperature)
 
     def values(self) -> dict[str, Any]:
         """What it takes to build the same head again."""

@@ -30,7 +30,8 @@ STATES = ("own", "predictor")
 class FitOptions:
     """AdamW with warm-up and cosine decay over `epochs`; the share `held_out` of the prompts is kept out of the fit.
 
-    `reject_weight` 1 keeps chances calibrated; SpecDec++ uses 6. `temperature_scale`: calibrated on held-out tokens.
+    `reject_weight` 1 keeps chances calibrated; SpecDec++ uses 6. `calibrate`: the shift that the weight causes, log of
+    it, is added back, then a temperature is fitted on held-out tokens.
     """
 
     label: str = "conditional"
@@ -43,7 +44,7 @@ class FitOptions:
     batch_tokens: int = 512
     held_out: float = 0.2
     seed: int = 0
-    temperature_scale: bool = True
+    calibrate: bool = True
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ def fit(head: AcceptanceHead, examples: Examples, options: FitOptions) -> dict[s
         head.standardise(train.features.float())
     _descend(head, train, options)
     with torch.no_grad():
-        logits = head(held.features.float())
-        if options.temperature_scale:
-            head.temperature.fill_(fitted_temperature(logits, held.label))
+        if options.calibrate:
+            head.offset.fill_(math.log(options.reject_weight))
+            head.temperature.fill_(fitted_temperature(head(held.features.float()) + head.offset, held.label))
         found = scores(head.probability(held.features), held.label, held.index)
     return {
         **found,

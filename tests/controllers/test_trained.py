@@ -75,6 +75,9 @@ def test_the_temperature_calibrates() -> None:
     head.temperature.fill_(2.0)
     chance = head.probability(torch.tensor([[0.9]]))
     assert float(chance) == pytest.approx(1 / (1 + (0.1 / 0.9) ** 0.5), abs=1e-6)
+    head.temperature.fill_(1.0)
+    head.offset.fill_(torch.tensor(6.0).log())  # odds of 9 become 54
+    assert float(head.probability(torch.tensor([[0.9]]))) == pytest.approx(54 / 55, abs=1e-6)
 
 
 # ---- features and heads

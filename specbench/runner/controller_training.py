@@ -1,0 +1,190 @@
+"""Controllers that belong to a pair: collect steps on held-out prompts, fit, choose length or threshold by replay."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.analysis.replay import LENGTHS, Costs, Outcome, Threshold, Trace, replay, tuned_length
+from specbench.config import RunConfig
+from specbench.config.controllers import FixedConfig
+from specbench.controllers.heads import (
+    AcceptanceHead,
+    ResidualHead,
+    ScalarHead,
+    loaded,
+    log_probability,
+    scalar_features,
+)
+from specbench.decoding.loop import SpeculativeDecoding
+from specbench.methods.build import artefact_key
+from specbench.models.artefact import Artefact, Key
+from specbench.runner.planning import make_task, ordered_samples
+from specbench.runner.session import Session
+from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
+from specbench.training.rollouts import Rollouts, collect
+from specbench.types import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+KINDS = ("tuned", "scalars", "specdecpp")
+THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+
+# (tokens of one draft from some token on, first row and last row) -> the rule's score after each of them
+Scores = Callable[[slice], Sequence[float]]
+
+
+def held_out(config: RunConfig, session: Session, file: Path | None = None) -> list[list[int]]:
+    """Prompts (token ids) that no benchmark measures on: the task's train split, or the lines of a JSONL file.
+
+    A line has `prompt`, or `instruction` and `instances` as in self-instruct files. DataError names a line without.
+    """
+    if file is None:
+        samples = ordered_samples(config, make_task(config, "train"))
+        texts = [(sample.turns[0], sample.raw) for sample in samples]
+    else:
+        lines = file.read_text(encoding="utf-8").splitlines()[: config.num_samples]
+        texts = [(_prompt(line, f"{file}:{number}"), False) for number, line in enumerate(lines, start=1)]
+    return [session.encode([{"role": "user", "content": text}], raw=raw)[0] for text, raw in texts]
+
+
+def _prompt(line: str, where: str) -> str:
+    try:
+        fields = json.loads(line)
+        if "prompt" in fields:
+            return str(fields["prompt"])
+        given = [instance["input"] for instance in fields.get("instances", ())][:1]
+        return "\n\n".join([fields["instruction"], *filter(None, given)])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{where}: needs `prompt`, or `instruction` and `instances` ({error!r})") from error
+
+
+def rollouts(
+    config: RunConfig, session: Session, prompts: Sequence[Sequence[int]], *, num_draft_tokens: int
+) -> Rollouts:
+    """Steps of the configured method on `prompts`, with drafts of `num_draft_tokens` tokens."""
+    method = dataclasses.replace(config.method, controller=_any_length(config))
+    generator = session.build(method)
+    if not isinstance(generator, SpeculativeDecoding):
+        raise ConfigError(f"method={config.method.name} shows no steps, so there is nothing to train a controller on")
+    return collect(
+        generator,
+        prompts,
+        num_draft_tokens=num_draft_tokens,
+        max_new_tokens=config.sampling.max_new_tokens or 1,
+        stop_ids=sorted(session.model.stop_ids),
+        seed=config.seed,
+        forget=config.method.scope == "sample",
+        meta={"model": session.model.name, "method": config.method.name, "task": config.task.name},
+    )
+
+
+def _any_length(config: RunConfig) -> Any:
+    """A controller that can be built before anything was trained; collecting replaces it."""
+    if config.method.controller.name == "none":
+        raise ConfigError(f"method={config.method.name} takes no controller")
+    return FixedConfig(_target_="specbench.controllers.fixed.FixedLength", name="fixed", num_draft_tokens=1)
+
+
+def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **options: Any) -> Artefact:
+    """The artefact of one kind for what the session runs; lengths and thresholds are chosen for its costs."""
+    key = artefact_key(config.method, session.parts)
+    costs = Costs(float(data.meta["draft_s"]) / len(data), session.curve)
+    if kind == "tuned":
+        return _tuned(key, data, costs)
+    fit_options = FitOptions(epochs=20) if kind == "scalars" else FitOptions(reject_weight=6.0)
+    fitted = (fit_scalars if kind == "scalars" else fit_specdecpp)(data, key, options=fit_options, **options)
+    return _with_threshold(fitted, data, held_out_prompts(data.prompt, fit_options), costs)
+
+
+def _tuned(key: Key, data: Rollouts, costs: Costs) -> Artefact:
+    length, outcomes = tuned_length(traces(data), costs, [n for n in LENGTHS if n <= int(data.index.max())])
+    card = {"outcomes": {str(n): _shown(outcome) for n, outcome in outcomes.items()}, "data": dict(data.meta)}
+    return Artefact("tuned", key, {"num_draft_tokens": length}, card)
+
+
+def _with_threshold(fitted: Artefact, data: Rollouts, prompts: Tensor, costs: Costs) -> Artefact:
+    """The artefact with the threshold that gives most tokens per predicted second on held-out prompts."""
+    held = traces(data, score_with(fitted, data), only=prompts)
+    cap = int(data.index.max())
+    outcomes = {t: replay(held, Threshold(cap, threshold=t), costs) for t in THRESHOLDS}
+    best = max(outcomes, key=lambda t: outcomes[t].tokens_per_second or 0.0)
+    fixed, _ = tuned_length(held, costs, [n for n in LENGTHS if n <= cap])
+    card = {
+        **fitted.card,
+        "replay": {str(t): _shown(outcome) for t, outcome in outcomes.items()},
+        "fixed_on_the_same": {"num_draft_tokens": fixed},
+    }
+    return dataclasses.replace(fitted, values={**fitted.values, "threshold": best}, card=card)
+
+
+def _shown(outcome: Outcome) -> dict[str, Any]:
+    return {**dataclasses.asdict(outcome), "mat": outcome.mat, "tokens_per_second": outcome.tokens_per_second}
+
+
+def score_with(fitted: Artefact, data: Rollouts) -> Scores:
+    """What the fitted rule says after each token of a draft: the chance that everything so far is accepted."""
+    values = fitted.values
+    head: AcceptanceHead
+    if fitted.kind == "scalars":
+        head = ScalarHead(values["width"])
+    else:
+        head = ResidualHead(values["width"], values["num_layers"], shared=values["shared"])
+    head = loaded(head, fitted.tensors)
+    own = fitted.key.get("state") == "own"
+
+    def scores(rows: slice) -> Sequence[float]:
+        chances = head.probability(_features(fitted.kind, data, rows))
+        if own:
+            chances[0] = 1.0
+        judged = chances if values["label"] == "survive" else chances.cumprod(0)
+        return [float(chance) for chance in judged.tolist()]
+
+    return scores
+
+
+def _features(kind: str, data: Rollouts, rows: slice) -> Tensor:
+    if kind != "scalars":
+        return data.hidden[rows]
+    index = torch.arange(1, rows.stop - rows.start + 1)
+    return scalar_features(log_probability(data.prob[rows]), data.entropy[rows], data.margin[rows], index)
+
+
+def traces(data: Rollouts, scores: Scores | None = None, *, only: Tensor | None = None) -> list[Trace]:
+    """The answers of collected steps as replays take them; `only` some prompts."""
+    rows = torch.searchsorted(data.step, torch.arange(len(data.step_prompt) + 1)).tolist()
+    steps = [slice(first, last) for first, last in itertools.pairwise(rows)]
+    chosen = data.step_prompt.unique() if only is None else only
+    return [
+        _trace(data, [steps[i] for i in _of(data, prompt)], _of(data, prompt), scores) for prompt in chosen.tolist()
+    ]
+
+
+def _of(data: Rollouts, prompt: int) -> list[int]:
+    return [int(step) for step in (data.step_prompt == prompt).nonzero()[:, 0].tolist()]
+
+
+def _trace(data: Rollouts, rows: Sequence[slice], steps: Sequence[int], scores: Scores | None) -> Trace:
+    right: list[bool] = []
+    unknown = 0
+    known: dict[int, Sequence[float]] = {}
+    context = data.step_context[list(steps)].tolist()
+    for number, own in enumerate(rows):
+        drafted, good = own.stop - own.start, int(data.accepted[own].sum())
+        last = number == len(rows) - 1
+        emitted = good + (good < drafted) if last else context[number + 1] - context[number]
+        if scores is not None:
+            for place in range(min(good + 1, drafted)):
+                known[len(right) + place] = scores(slice(own.start + place, own.stop))
+        unknown += emitted > good == drafted
+        right += [True] * good + [good == drafted] * (emitted - good)
+    return Trace(np.array(right, dtype=bool), unknown, int(data.meta["max_new_tokens"]), known)
