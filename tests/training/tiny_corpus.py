@@ -17,8 +17,8 @@ SETTINGS = DistilConfig(
     vocab_size=None,
     divergence="kl",
     epochs=4,
-    batch_tokens=512,
-    learning_rate=3e-3,
+    batch_tokens=256,
+    learning_rate=1e-3,
     warmup=0.05,
     weight_decay=0.0,
     clip=1.0,
@@ -46,12 +46,12 @@ def answered(decoder: Decoder, prompt: torch.Tensor, count: int, *, source: str 
 
 
 @functools.cache
-def corpus(count: int = 800, tokens: int = 16) -> tuple[Example, ...]:
+def corpus(variant: str = "plain", count: int = 200, tokens: int = 16) -> tuple[Example, ...]:
     """Greedy answers to random prompts of 3 to 8 tokens, of two sources."""
     draws = torch.Generator().manual_seed(5)
     prompts = [torch.randint(256, (3 + i % 6,), generator=draws) for i in range(count)]
     requests = [BatchRequest(prompt.tolist(), tokens) for prompt in prompts]
-    answers = answer_batch(tiny_target(), requests, stop_ids=[], seed=0, size=64)
+    answers = answer_batch(tiny_target(variant), requests, stop_ids=[], seed=0, size=64)
     return tuple(
         Example("even" if i % 2 == 0 else "odd", True, prompt, torch.tensor(one.tokens), one.states, one.log_z)
         for i, (prompt, one) in enumerate(zip(prompts, answers, strict=True))
