@@ -12,6 +12,12 @@ from specbench.config.store import schema
 
 PROBABILITIES = ("token", "top")
 STATES = ("own", "predictor")
+FEATURES = ("pred_state", "own_state", "both")
+MASKS = ("causal", "block_causal")
+LABELS = ("survive", "conditional", "soft")
+RULES = ("threshold", "cost")
+# What a block's chances become, by what the gate was taught: chances to be accepted at all, or given all before.
+AGGREGATIONS = {"survive": ("mean", "min", "last"), "conditional": ("prod", "cumprod"), "soft": ("prod", "cumprod")}
 DISTRIBUTIONS = ("raw", "warped")
 
 
@@ -213,6 +219,65 @@ class SpecDecPPConfig(TrainedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("method.controller.state", self.state, STATES)
+
+
+@schema("method/controller", "pacer")
+@dataclass
+class PacerConfig(CappedConfig):
+    """PACER-style: a gate over the draft's states judges every block of `block_size` tokens.
+
+    `block_size`, `threshold`, `threshold_growth` auto = the gate's card, which also keeps the cap at or below
+    `num_draft_tokens`. Drafting goes on while `agg` of a block's chances is at least min(`threshold_max`, `threshold` *
+    `threshold_growth` ^ (block - 1)); rule `cost`: while another block is worth its time. At least `min_draft_tokens`
+    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scalars`, `mask`, `num_layers` and
+    `step_pos` name the gate. `artefact`: its card (null = the stored one of this pair and setting).
+    """
+
+    block_size: Union[int, str] = MISSING  # noqa: UP007
+    threshold: Union[float, int, str] = MISSING  # noqa: UP007
+    threshold_growth: Union[float, int, str] = MISSING  # noqa: UP007
+    threshold_max: float = MISSING
+    min_draft_tokens: Optional[int] = None  # noqa: UP045
+    agg: str = MISSING
+    rule: str = MISSING
+    label: str = MISSING
+    feature: str = MISSING
+    scalars: bool = MISSING
+    mask: str = MISSING
+    num_layers: int = MISSING
+    step_pos: bool = MISSING
+    artefact: Optional[str] = None  # noqa: UP045
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, legal in (("label", LABELS), ("feature", FEATURES), ("mask", MASKS), ("rule", RULES)):
+            one_of(f"method.controller.{key}", getattr(self, key), legal)
+        _auto_or("block_size", self.block_size, 1, self.num_draft_tokens)
+        _auto_or("threshold", self.threshold, 0.0, 1.0)
+        _auto_or("threshold_growth", self.threshold_growth, 1.0, 10.0)
+        between("method.controller.threshold_max", self.threshold_max, 0.0, 1.0)
+        at_least("method.controller.num_layers", self.num_layers, 1)
+        if self.min_draft_tokens is not None:
+            between("method.controller.min_draft_tokens", self.min_draft_tokens, 1, self.num_draft_tokens)
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        """What goes with what."""
+        if self.rule == "cost":
+            one_of("with method.controller.rule=cost, method.controller.label", self.label, LABELS[1:])
+        else:
+            one_of(
+                f"with method.controller.label={self.label}, method.controller.agg", self.agg, AGGREGATIONS[self.label]
+            )
+        if self.mask == "block_causal":  # a block's newest state would be missing from it
+            one_of("with method.controller.mask=block_causal, method.controller.feature", self.feature, FEATURES[:1])
+
+
+def _auto_or(name: str, value: float | str, low: float, high: float) -> None:
+    if isinstance(value, str):
+        one_of(f"method.controller.{name}", value, ("auto", f"a number from {low:g} to {high:g}"))
+    else:
+        between(f"method.controller.{name}", value, low, high)
 
 
 @schema("method/controller", "block_oracle")

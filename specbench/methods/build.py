@@ -82,7 +82,9 @@ def build_controller(method: Any, parts: Parts) -> Controller:
     """
     config, found = method.controller, locate(method.controller._target_)
     if hasattr(found, "build"):
-        return cast(Controller, found.build(config, replace(parts.artefacts, key=artefact_key(method, parts))))
+        drafting = parts.draft if method.needs_draft else parts.target.decoder
+        artefacts = replace(parts.artefacts, key=artefact_key(method, parts), drafting=drafting)
+        return cast(Controller, found.build(config, artefacts))
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("_target_", "name")}
     return cast(Controller, found(**values))
 

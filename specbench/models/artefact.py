@@ -17,9 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specbench.models.decoder import Decoder
 from specbench.results.files import read_json, write_json
 from specbench.types import ConfigError, DataError, ModelError
 
+_COMMANDS = {"pacer": "python scripts/train_pacer.py"}  # of the kinds that have a command of their own
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "controllers"
 
 Key = Mapping[str, str]
@@ -76,10 +78,14 @@ def load_artefact(path: Path) -> Artefact:
 
 @dataclass(frozen=True)
 class Artefacts:
-    """Where trained parts lie, and the key of what is being run."""
+    """Where trained parts lie, and the key of what is being run.
+
+    `drafting`: the model that drafts, for parts that share its embedding.
+    """
 
     key: Key = field(default_factory=dict)
     folders: Sequence[Path] = (SHIPPED,)
+    drafting: Decoder | None = None
 
     def choose(self, kind: str, given: str | None, **more: str) -> Artefact:
         """The file that the user names, or the stored part of this kind whose key is ours (with `more` added).
@@ -98,10 +104,11 @@ class Artefacts:
             if not different:
                 return found
             others.append(f"{path.name} is for another {'; '.join(different)}")
+        command = _COMMANDS.get(kind, f"python scripts/train_controller.py {kind}")
         nearest = f" ({'. '.join(others)})" if others else ""
         raise ConfigError(
             f"method.controller.artefact=null: no {kind} is stored for this model, draft and setting{nearest}; make "
-            f"one with `python scripts/train_controller.py {kind} WORDS_OF_RUN.PY`, or name a file"
+            f"one with `{command} WORDS_OF_RUN.PY`, or name a file"
         )
 
 

@@ -57,6 +57,13 @@ class Linear:
         ]
         self.weight = None
 
+    def dense(self) -> Tensor:
+        """The weight [out, in], unpacked to float32 where it was packed."""
+        if self.weight is not None:
+            return self.weight
+        parts = [torch.ops.quantized.linear_unpack_fp16(part)[0] for part in self._packed]
+        return torch.cat(parts).float() * self._unscale
+
     def _packed_product(self, x: Tensor) -> Tensor:
         x32 = x * self._unscale  # to float32; a power of two changes no bit of the product
         parts = [torch.ops.quantized.linear_dynamic_fp16(x32, part) for part in self._packed]

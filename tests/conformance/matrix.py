@@ -16,7 +16,9 @@ import torch
 from specbench.config import compose
 from specbench.config.controllers import STATES
 from specbench.config.errors import CONF_DIR
+from specbench.controllers.gate import Gate, GateShape
 from specbench.controllers.heads import ResidualHead, ScalarHead
+from specbench.controllers.pacer import gate_key
 from specbench.decoding.target import Target
 from specbench.hardware.latency import LatencyModel
 from specbench.hardware.profile import VerifyCurve
@@ -40,7 +42,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "knapspec": ("window_tokens=4", "interval_tokens=8", "search_budget=null", "guard=none"),
 }
 OF_EACH_KIND = ("block_oracle", "confidence", "heuristic", "hf_dynamic", "specdecpp", "svip")
-TRAINED = ("scalars", "specdecpp", "tuned")
+TRAINED = ("pacer", "scalars", "specdecpp", "tuned")
 PROMPTS: dict[str, tuple[int, ...]] = {
     "text": (256, 258, *b"once more, and once more,", 260, 259),
     "one repeated token": (65,) * 24,
@@ -148,6 +150,12 @@ def untrained(key: Mapping[str, str]) -> Artefacts:
     for state in STATES:
         part = Artefact("specdecpp", {**key, "state": state}, {**states.values(), **values}, {}, states.state_dict())
         part.save(folder / f"specdecpp_{state}.json")
+    gate = Gate(SPEC, tiny_draft().embedding, GateShape())
+    for tensor in gate.trained():
+        torch.nn.init.normal_(tensor, std=0.3)
+    chosen = {**gate.values(), "label": "survive", "block_size": 2, "threshold": 0.4}
+    part = Artefact("pacer", {**key, **gate_key(controller_config("pacer"))}, chosen, {}, gate.tensors())
+    part.save(folder / "pacer.json")
     return Artefacts({name: value for name, value in key.items() if name != "drafter"}, (folder,))
 
 

@@ -16,15 +16,18 @@ from specbench.controllers.base import ControllerBase
 from specbench.controllers.confidence import ConfidenceStop, DynamicConfidence
 from specbench.controllers.entropy import EntropyStop
 from specbench.controllers.fixed import FixedLength
+from specbench.controllers.gate import Gate, GateShape, StepGate
 from specbench.controllers.heads import ScalarHead
+from specbench.controllers.pacer import BlockRule, CostRule, PacerStop
 from specbench.controllers.trained import ScalarStop
 from specbench.decoding.protocol import Block, Controller, Request
 from specbench.decoding.verification import verify
 from specbench.methods.chain import ChainDrafter
+from specbench.models.spec import ModelSpec
 from specbench.types import Draft, Sampling, VerifyResult
 from tests.decoding.exact import Language
 
-CAP, VOCAB = 3, 3
+CAP, VOCAB, STATE = 3, 3, 4
 LENGTH = CAP + 1
 SAMPLINGS = {"plain": Sampling(temperature=1.0), "warped": Sampling(temperature=0.8, top_p=0.75)}
 
@@ -46,6 +49,37 @@ def likely_tokens() -> ScalarHead:
     return head.requires_grad_(False)
 
 
+def gate(**shape: Any) -> StepGate:
+    """A random layer on random embeddings of the three tokens, which believes in one of them and not in another."""
+    torch.manual_seed(2)
+    spec = ModelSpec("llama", 1, STATE, 2, 1, 2, 8, VOCAB, 64)
+    made = Gate(spec, torch.randn(VOCAB, STATE), GateShape(**shape))
+    for tensor in made.trained():
+        torch.nn.init.normal_(tensor)
+    live = StepGate(made.requires_grad_(False), CAP)
+    made.offset.fill_(-float(torch.tensor([first_chance(live, token) for token in range(VOCAB)]).logit().median()))
+    return live
+
+
+def first_chance(live: StepGate, token: int) -> float:
+    """What it says of a draft's first token, when a second one follows."""
+    live.restart(0)
+    one = torch.full((2,), 0.5)
+    block = Block(0, [token, 0], prob=one, entropy=one, margin=one, hidden=torch.zeros(2, STATE))
+    return live.chances(block)[0]
+
+
+def pacer(block_size: int = 1, agg: str = "mean", **shape: Any) -> PacerStop:
+    rule = BlockRule(threshold=0.5, growth=1.2, agg=agg)
+    return PacerStop(num_draft_tokens=CAP, block_size=block_size, gate=gate(**shape), rule=rule)
+
+
+def pacer_by_cost() -> PacerStop:
+    controller = pacer(agg="prod")
+    controller.cost = CostRule(draft=0.1, check=0.05, rate=1.5)
+    return controller
+
+
 RULES: dict[str, Callable[[], Controller]] = {
     "fixed": lambda: FixedLength(CAP),
     "the tokens, one by one": lambda: Parity(CAP),
@@ -57,6 +91,9 @@ RULES: dict[str, Callable[[], Controller]] = {
     "entropy of what is sampled": lambda: EntropyStop(CAP, threshold=0.69, distribution="warped"),
     "draft and verify": lambda: DraftVerify(CAP),
     "a classifier": lambda: ScalarStop(num_draft_tokens=CAP, head=likely_tokens(), threshold=0.5),
+    "a gate": pacer,
+    "a gate in twos, of states that have read": lambda: pacer(2, agg="cumprod", feature="own_state"),
+    "a gate's worth": pacer_by_cost,
 }
 
 
@@ -72,7 +109,7 @@ def drafted(language: Language, controller: Controller, draws: BranchDraws, stop
 
     def forward(ids: Tensor) -> tuple[Tensor, Tensor]:
         fed.extend(ids[0].tolist())
-        return language.logits("q0", tuple(fed[1:])), torch.zeros(1)
+        return language.logits("q0", tuple(fed[1:])), torch.zeros(STATE)
 
     asked = request(language, draws, stop_ids)
     controller.begin(asked)

@@ -1,0 +1,178 @@
+"""PACER-style draft lengths: a gate judges every block, and drafting goes on while it believes in its tokens.
+
+Of the published method only the idea is known here (docs/methods/pacer.md); rule and schedule are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from specbench.controllers.base import ControllerBase
+from specbench.controllers.gate import Gate, GateShape, StepGate
+from specbench.decoding.protocol import Block, Request
+from specbench.models.artefact import Artefact, Artefacts
+from specbench.types import ConfigError, Verdict
+
+# What a gate's card may leave open; ours.
+DEFAULTS = {"block_size": 3, "threshold": 0.7, "threshold_growth": 1.05, "num_draft_tokens": 16}
+_PRIOR_STEPS = 8  # how many steps the card's rate counts for in a running mean
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """Block n goes through if its score is at least min(`most`, `threshold` * `growth` ** (n - 1)), n from 1."""
+
+    threshold: float = 0.7
+    growth: float = 1.05
+    most: float = 0.95
+    agg: str = "mean"
+
+    def limit(self, number: int) -> float:
+        """The smallest score with which drafting goes on after block `number` (from 1)."""
+        return min(self.most, self.threshold * self.growth ** (number - 1))
+
+    def score(self, chances: Sequence[float], survival: float) -> float:
+        """One number for the chances of a block; `survival`: the product of all before. 1 where nothing is judged."""
+        if not chances:
+            return 1.0
+        if self.agg == "mean":
+            return math.fsum(chances) / len(chances)
+        if self.agg in ("min", "last"):
+            return min(chances) if self.agg == "min" else chances[-1]
+        return math.prod(chances) * (survival if self.agg == "cumprod" else 1.0)
+
+
+@dataclass
+class CostRule:
+    """Go on iff the tokens that another block should bring are worth more than its time at the present speed.
+
+    Times in target passes: `draft` of a drafted token, `check` of asking the gate. `rate`: tokens a target pass' time
+    to start from, then a running mean. Extrapolated: each further token survives with the last block's mean chance.
+    """
+
+    draft: float
+    check: float
+    rate: float
+    _tokens: float = field(init=False)
+    _time: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._tokens, self._time = self.rate * _PRIOR_STEPS, float(_PRIOR_STEPS)
+
+    def learn(self, emitted: int, drafted: int, blocks: int) -> None:
+        """A step was verified."""
+        self._tokens += emitted
+        self._time += 1.0 + drafted * self.draft + blocks * self.check
+
+    def gain(self, chances: Sequence[float], survival: float, size: int) -> float:
+        """Expected tokens of `size` more, over what they must bring; `survival` includes `chances`. Above 1: go on."""
+        mean = math.fsum(chances) / len(chances) if chances else 1.0
+        expected = sum(survival * mean**place for place in range(1, size + 1))
+        return expected / (self._tokens / self._time * (size * self.draft + self.check))
+
+
+@dataclass(kw_only=True)
+class PacerStop(ControllerBase):
+    """Asked after every block; at least `min_draft_tokens` are drafted. Everything drafted is submitted."""
+
+    gate: StepGate
+    rule: BlockRule
+    cost: CostRule | None = None
+    min_draft_tokens: int = 1
+    _request: Request | None = field(init=False, default=None)
+    _survival: float = field(init=False, default=1.0)
+    _blocks: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        scalars = {"prob", "entropy", "margin"} if self.gate.gate.shape.scalars else set()
+        self.signals = frozenset({"hidden", *scalars})
+
+    @classmethod
+    def build(cls, config: Any, artefacts: Artefacts) -> PacerStop:
+        """From the stored gate of this pair; raises ConfigError where there is none of this shape."""
+        found = artefacts.choose("pacer", config.artefact, **gate_key(config))
+        chosen = {name: _chosen(config, found, name) for name in ("block_size", "threshold", "threshold_growth")}
+        block_size = int(chosen["block_size"])
+        cap = min(config.num_draft_tokens, int(_from_card(found, "num_draft_tokens")))
+        gate = stored_gate(found, artefacts.drafting)
+        if gate.shape.mask == "block_causal" and block_size != gate.shape.mask_block:
+            raise ConfigError(
+                f"method.controller.block_size={block_size}: this gate's mask is made for blocks of "
+                f"{gate.shape.mask_block}; legal: {gate.shape.mask_block}"
+            )
+        costs = found.values.get("costs")
+        if config.rule == "cost" and costs is None:
+            raise ConfigError("method.controller.rule=cost: the gate's card holds no costs; legal: threshold")
+        return cls(
+            num_draft_tokens=cap,
+            block_size=block_size,
+            gate=StepGate(gate, cap),
+            rule=BlockRule(chosen["threshold"], chosen["threshold_growth"], config.threshold_max, config.agg),
+            cost=CostRule(**costs) if costs and config.rule == "cost" else None,
+            min_draft_tokens=min(cap, config.min_draft_tokens or block_size),
+        )
+
+    def begin(self, request: Request) -> None:
+        self._request = request
+
+    def start_step(self, budget: int) -> int:
+        assert self._request is not None, "begin comes first"
+        self._blocks, self._survival, self.score = 0, 1.0, None
+        self.gate.restart(self._request.committed[-1])
+        return super().start_step(budget)
+
+    def more(self, block: Block) -> bool:
+        self._blocks += 1
+        chances = self.gate.chances(block)
+        wanted = self._judged(chances)
+        return wanted or block.first + len(block.tokens) < self.min_draft_tokens
+
+    def _judged(self, chances: Sequence[float]) -> bool:
+        before = self._survival
+        self._survival = before * math.prod(chances)
+        if self.cost is None:
+            self.score = self.rule.score(chances, before)
+            return self.score >= self.rule.limit(self._blocks)
+        self.score = self.cost.gain(chances, self._survival, self.block_size)
+        return self.score > 1.0
+
+    def end_step(self, drafted: int, verdict: Verdict) -> None:
+        if self.cost is not None:
+            self.cost.learn(len(verdict.tokens), drafted, self._blocks)
+
+    def reset(self) -> None:
+        if self.cost is not None:
+            self.cost.reset()
+
+
+def gate_key(config: Any) -> dict[str, str]:
+    """What a stored gate must have been made with, besides pair and setting."""
+    return {
+        "feature": config.feature,
+        "scalars": str(config.scalars).lower(),
+        "mask": config.mask,
+        "num_layers": str(config.num_layers),
+        "step_pos": str(config.step_pos).lower(),
+        "label": config.label,
+    }
+
+
+def stored_gate(found: Artefact, drafting: Any) -> Gate:
+    """The gate of an artefact, on the embedding of the model that drafts."""
+    shape = GateShape(**{part.name: found.values[part.name] for part in fields(GateShape)})
+    return Gate(drafting.spec, drafting.embedding, shape).load(dict(found.tensors))
+
+
+def _chosen(config: Any, found: Artefact, name: str) -> float:
+    given = getattr(config, name)
+    return float(_from_card(found, name) if given == "auto" else given)
+
+
+def _from_card(found: Artefact, name: str) -> float:
+    return float(found.values.get(name, DEFAULTS[name]))
