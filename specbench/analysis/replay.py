@@ -9,8 +9,9 @@ where acceptance is drawn anew in every step, the recorded draws are taken as if
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from specbench.analysis.rows import ratio
+from specbench.controllers.pacer import BlockRule
 from specbench.hardware.profile import VerifyCurve, seconds
 from specbench.types import DataError
 
@@ -104,6 +106,32 @@ class Threshold(Fixed):
         known = (trace.scores or {}).get(start, ())
         below = next((place for place, score in enumerate(known) if score < self.threshold), None)
         return self.num_draft_tokens if below is None else min(below + 1, self.num_draft_tokens)
+
+
+@dataclass(frozen=True)
+class BlockThreshold(Fixed):
+    """A gate's block rule on recorded chances: `scores` are those of the tokens, one by one.
+
+    `lag`: tokens at a block's end that are judged with the next block.
+    """
+
+    block_size: int = 3
+    rule: BlockRule = field(default_factory=BlockRule)
+    min_draft_tokens: int = 1
+    lag: int = 0
+
+    def length(self, trace: Trace, start: Start) -> int:
+        known, survival = (trace.scores or {}).get(start, ()), 1.0
+        for number, first in enumerate(range(0, len(known), self.block_size), start=1):
+            end = first + self.block_size
+            if end - self.lag > len(known):  # a stop id or the run's own cap ended this draft: nobody would be asked
+                break
+            chances = known[max(0, first - self.lag) : end - self.lag]
+            wanted = self.rule.score(chances, survival) >= self.rule.limit(number)
+            if not wanted and end >= self.min_draft_tokens:
+                return min(end, self.num_draft_tokens)
+            survival *= math.prod(chances)
+        return self.num_draft_tokens
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 
 from specbench.analysis.replay import (
     BlockOracle,
+    BlockThreshold,
     Costs,
     Fixed,
     Outcome,
@@ -26,6 +27,7 @@ from specbench.analysis.replay import (
 from specbench.controllers.block_oracle import BlockOracle as LiveBlockOracle
 from specbench.controllers.confidence import ConfidenceStop
 from specbench.controllers.fixed import FixedLength
+from specbench.controllers.pacer import BlockRule
 from specbench.hardware.profile import VerifyCurve
 from specbench.methods.sps import SpeculativeSampling
 from specbench.recording import Answer, Turn, step_rows
@@ -182,3 +184,21 @@ def test_no_policy_beats_the_token_oracle(traces: list[Trace]) -> None:
     _, outcomes = tuned_length(traces, costs)
     assert best is not None
     assert all((outcome.tokens_per_second or 0) <= best for outcome in outcomes.values())
+
+
+def test_a_block_rule_on_recorded_chances() -> None:
+    """Blocks of two: the first passes, the second does not; what nobody was asked about goes on to the cap."""
+    chances = {0: [0.9, 0.7, 0.9, 0.3, 0.9], 1: [0.9], 2: [0.1, 0.1, 0.1, 0.1]}
+    trace = Trace(np.ones(20, dtype=bool), scores=chances)
+
+    def length(start: int, **fields: Any) -> int:
+        options = {"block_size": 2, "rule": BlockRule(0.7, 1.0, 0.95)}
+        return BlockThreshold(12, **{**options, **fields}).length(trace, start)
+
+    assert (length(0), length(1), length(2), length(5)) == (4, 12, 2, 12)
+    assert length(2, min_draft_tokens=3) == 4
+    assert length(0, rule=BlockRule(0.7, 1.2, 0.95)) == 4
+    assert length(0, rule=BlockRule(0.5, 1.0, 0.95)) == 12
+    assert length(0, rule=BlockRule(0.5, 1.0, 0.95, "cumprod")) == 4
+    assert length(0, rule=BlockRule(0.72, 1.0, 0.95, "min")) == 2
+    assert length(0, lag=1) == 6  # judged: token 1, then 2 and 3, then 4 and 5
