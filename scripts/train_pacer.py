@@ -1,0 +1,73 @@
+"""Make a PACER-style gate: collect speculation on held-out prompts, fit it, choose block size and thresholds.
+
+    python scripts/train_pacer.py model=tiny method=pacer task=gsm8k data=local data.dir=FOLDER num_samples=200
+    python scripts/train_pacer.py model=smollm2 method=sps method/controller=pacer num_samples=300 --prompts FILE.jsonl
+
+Takes the words of run.py. Prompts are held out: the task's train split, or the lines of --prompts. The gate is stored
+in paths.cache_dir/controllers, where method=pacer finds it for the same pair and setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import shlex
+import sys
+from pathlib import Path
+
+from specbench.config import compose
+from specbench.hardware.devices import resolve_device
+from specbench.runner.controller_training import held_out, rollouts
+from specbench.runner.pacer_training import pacer_of, train_pacer
+from specbench.runner.session import Session
+from specbench.training.gate import GATE_OPTIONS
+from specbench.training.rollouts import load_rollouts
+from specbench.types import SpecbenchError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="as for run.py; num_samples prompts are used")
+    parser.add_argument("--prompts", type=Path, help="JSONL with `prompt`, or `instruction` and `instances`")
+    parser.add_argument("--num-draft-tokens", type=int, default=32, help="drafted in every step (default: %(default)s)")
+    parser.add_argument("--steps", type=Path, help="where collected steps are kept; used again when the file is there")
+    parser.add_argument("--lr", type=float, default=GATE_OPTIONS.lr, help="learning rate (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=GATE_OPTIONS.epochs, help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="folder of the stored gate")
+    options = parser.parse_intermixed_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        print(fit(options))
+    except SpecbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def fit(options: argparse.Namespace) -> Path:
+    """Collect, fit, tune, store; gives the card."""
+    config = compose(["method=pacer", "logger=none", *options.overrides])
+    hardware = dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
+    config = dataclasses.replace(config, hardware=hardware)
+    chosen = pacer_of(config)
+    session = Session(config)
+    if options.steps is not None and options.steps.is_file():
+        data = load_rollouts(options.steps)
+    else:
+        prompts = held_out(config, session, options.prompts)
+        data = rollouts(config, session, prompts, num_draft_tokens=options.num_draft_tokens)
+        if options.steps is not None:
+            data.save(options.steps)
+    fit_options = dataclasses.replace(GATE_OPTIONS, lr=options.lr, epochs=options.epochs)
+    part = train_pacer(config, session, data, fit_options)
+    command = shlex.join(["python", "scripts/train_pacer.py", *options.overrides])
+    card = {**part.card, "command": command, "git": session.environment()["git"]}
+    name = "-".join(
+        ["pacer", chosen.feature, chosen.label, config.model.name, config.method.name, config.hardware.dtype]
+    )
+    return dataclasses.replace(part, card=card).save((options.out or session.artefact_folder) / f"{name}.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
