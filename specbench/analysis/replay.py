@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from specbench.analysis.rows import ratio
-from specbench.controllers.pacer import BlockRule
+from specbench.controllers.block_rules import BlockRule
 from specbench.hardware.profile import VerifyCurve, seconds
 from specbench.types import DataError
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from specbench.controllers.base import ControllerBase
+from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.gate import Gate, GateShape, StepGate
 from specbench.decoding.protocol import Block, Request
 from specbench.models.artefact import Artefact, Artefacts
@@ -18,63 +19,6 @@ from specbench.types import ConfigError, Verdict
 
 # What a gate's card may leave open; ours.
 DEFAULTS = {"block_size": 3, "threshold": 0.7, "threshold_growth": 1.05, "num_draft_tokens": 16}
-_PRIOR_STEPS = 8  # how many steps the card's rate counts for in a running mean
-
-
-@dataclass(frozen=True)
-class BlockRule:
-    """Block n goes through if its score is at least min(`most`, `threshold` * `growth` ** (n - 1)), n from 1."""
-
-    threshold: float = 0.7
-    growth: float = 1.05
-    most: float = 0.95
-    agg: str = "mean"
-
-    def limit(self, number: int) -> float:
-        """The smallest score with which drafting goes on after block `number` (from 1)."""
-        return min(self.most, self.threshold * self.growth ** (number - 1))
-
-    def score(self, chances: Sequence[float], survival: float) -> float:
-        """One number for the chances of a block; `survival`: the product of all before. 1 where nothing is judged."""
-        if not chances:
-            return 1.0
-        if self.agg == "mean":
-            return math.fsum(chances) / len(chances)
-        if self.agg in ("min", "last"):
-            return min(chances) if self.agg == "min" else chances[-1]
-        return math.prod(chances) * (survival if self.agg == "cumprod" else 1.0)
-
-
-@dataclass
-class CostRule:
-    """Go on iff the tokens that another block should bring are worth more than its time at the present speed.
-
-    Times in target passes: `draft` of a drafted token, `check` of asking the gate. `rate`: tokens a target pass' time
-    to start from, then a running mean. Extrapolated: each further token survives with the last block's mean chance.
-    """
-
-    draft: float
-    check: float
-    rate: float
-    _tokens: float = field(init=False)
-    _time: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._tokens, self._time = self.rate * _PRIOR_STEPS, float(_PRIOR_STEPS)
-
-    def learn(self, emitted: int, drafted: int, blocks: int) -> None:
-        """A step was verified."""
-        self._tokens += emitted
-        self._time += 1.0 + drafted * self.draft + blocks * self.check
-
-    def gain(self, chances: Sequence[float], survival: float, size: int) -> float:
-        """Expected tokens of `size` more, over what they must bring; `survival` includes `chances`. Above 1: go on."""
-        mean = math.fsum(chances) / len(chances) if chances else 1.0
-        expected = sum(survival * mean**place for place in range(1, size + 1))
-        return expected / (self._tokens / self._time * (size * self.draft + self.check))
 
 
 @dataclass(kw_only=True)

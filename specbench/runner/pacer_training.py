@@ -15,8 +15,9 @@ from torch import Tensor
 from specbench.analysis.replay import BlockThreshold, Costs, Outcome, Trace, replay, tuned_length
 from specbench.config import RunConfig
 from specbench.config.controllers import PacerConfig
+from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.gate import Gate, GateShape, StepGate
-from specbench.controllers.pacer import DEFAULTS, BlockRule, gate_key, stored_gate
+from specbench.controllers.pacer import DEFAULTS, gate_key, stored_gate
 from specbench.decoding.protocol import Block
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key

@@ -25,9 +25,9 @@ from specbench.analysis.replay import (
     tuned_length,
 )
 from specbench.controllers.block_oracle import BlockOracle as LiveBlockOracle
+from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.confidence import ConfidenceStop
 from specbench.controllers.fixed import FixedLength
-from specbench.controllers.pacer import BlockRule
 from specbench.hardware.profile import VerifyCurve
 from specbench.methods.sps import SpeculativeSampling
 from specbench.recording import Answer, Turn, step_rows

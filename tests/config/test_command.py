@@ -35,7 +35,8 @@ def test_help_is_quick_and_lists_groups_with_their_choices(start, repo_root):
     done = start(repo_root / "run.py", "--help")
     seconds = time.perf_counter() - began
     assert done.returncode == 0
-    for words in ("method/controller  confidence fixed", "pld_official", "measure.tie_gap", "experiment=demo"):
+    controllers = "method/controller  adaedl block_oracle confidence"
+    for words in (controllers, "pld_official", "measure.tie_gap", "experiment=demo"):
         assert words in done.stdout
     assert seconds < 2 or os.getloadavg()[0] > 1.5, f"--help took {seconds:.1f} s"
 

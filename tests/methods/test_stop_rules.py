@@ -13,12 +13,13 @@ from torch import Tensor
 from scripts.golden.enumeration import BranchDraws, continued, distribution
 from specbench.controllers.adaptive import DraftVerify
 from specbench.controllers.base import ControllerBase
+from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.confidence import ConfidenceStop, DynamicConfidence
 from specbench.controllers.entropy import EntropyStop
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import Gate, GateShape, StepGate
 from specbench.controllers.heads import ScalarHead
-from specbench.controllers.pacer import BlockRule, CostRule, PacerStop
+from specbench.controllers.pacer import PacerStop
 from specbench.controllers.trained import ScalarStop
 from specbench.decoding.protocol import Block, Controller, Request
 from specbench.decoding.verification import verify

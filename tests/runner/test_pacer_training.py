@@ -14,7 +14,8 @@ import pytest
 
 from specbench.analysis.replay import BlockThreshold, steps_of
 from specbench.config import RunConfig
-from specbench.controllers.pacer import BlockRule, stored_gate
+from specbench.controllers.block_rules import BlockRule
+from specbench.controllers.pacer import stored_gate
 from specbench.models.artefact import Artefact, load_artefact
 from specbench.runner.controller_training import held_out, rollouts, traces
 from specbench.runner.pacer_training import train_pacer
