@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import runpy
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,5 +77,7 @@ def _child(words: list[str], folder: str, environment: dict[str, str], file_byte
     os.environ.update(environment)
     if file_bytes:  # writing more into one file fails
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    # Tests that a script runs in the background are born deaf to Ctrl-C; a command at a terminal is not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [str(ROOT / "run.py"), *words]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -35,8 +35,8 @@ def test_one_run_prints_its_table_to_stdout_and_its_log_to_stderr(run, results):
     assert note.startswith("tiny-sps-gsm8k-")
     assert "predicted" in note
     assert "INFO: decoding with " in done.stderr  # the measured thread count
-    levels = ("INFO: ", "WARNING: ")  # a busy machine is warned of
-    assert all(line.startswith(levels) for line in done.stderr.splitlines()), done.stderr
+    legal = ("INFO: ", "WARNING: the latency curve did not settle")  # the second on a busy machine only
+    assert all(line.startswith(legal) for line in done.stderr.splitlines()), done.stderr
     assert (load_samples(results)[["load_before", "load_after"]] >= 0).all(axis=None)
     again = run("method=sps", "hardware.num_threads=null")
     assert again.stdout == done.stdout
