@@ -8,14 +8,12 @@ Takes the words of run.py; measures t(T) and, for the lengths of method.profile_
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import sys
 
 from specbench.config import compose
-from specbench.hardware.devices import resolve_device
 from specbench.hardware.latency import ProfilePlan, describe
-from specbench.runner.session import Session
+from specbench.runner.session import Session, on_device
 from specbench.types import SpecbenchError
 
 
@@ -33,10 +31,7 @@ def main() -> int:
 
 def measure(overrides: list[str]) -> None:
     """Measure again, whatever the cache holds, and say what came out."""
-    config = compose(["method=knapspec", *overrides])
-    config = dataclasses.replace(
-        config, hardware=dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
-    )
+    config = on_device(compose(["method=knapspec", *overrides]))
     session, method = Session(config), config.method
     plan = ProfilePlan(tuple(method.profile_lengths), method.profile_warmup, method.profile_iters)  # type: ignore[attr-defined]
     model = session.latency(plan, again=True)

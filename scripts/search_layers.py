@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config import RunConfig, compose
-from specbench.hardware.devices import resolve_device
 from specbench.methods.skip_search import SHIPPED
 from specbench.methods.skip_sets import store_set
 from specbench.runner.layer_search import check, search
 from specbench.runner.planning import make_task, ordered_samples
-from specbench.runner.session import Session
+from specbench.runner.session import Session, on_device
 from specbench.types import SpecbenchError
 
 
@@ -43,9 +42,8 @@ def main() -> int:
 
 def find(overrides: Sequence[str], num_check: int, out: Path) -> Path:
     """Search, measure, store; gives the file."""
-    config = compose(["method=swift", "logger=none", *overrides])
-    hardware = dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
-    config = dataclasses.replace(config, hardware=hardware, num_samples=(config.num_samples or 8) + num_check)
+    config = on_device(compose(["method=swift", "logger=none", *overrides]))
+    config = dataclasses.replace(config, num_samples=(config.num_samples or 8) + num_check)
     samples = ordered_samples(config, make_task(config, "train"))
     searched, checked = samples[: len(samples) - num_check], samples[len(samples) - num_check :]
     session = Session(config)

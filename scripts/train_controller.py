@@ -18,10 +18,8 @@ from typing import Any
 
 from specbench.config import compose
 from specbench.config.controllers import STATES
-from specbench.hardware.devices import resolve_device
-from specbench.runner.controller_training import KINDS, held_out, rollouts, train
-from specbench.runner.session import Session
-from specbench.training.rollouts import load_rollouts
+from specbench.runner.controller_training import KINDS, held_out_rollouts, train
+from specbench.runner.session import Session, on_device
 from specbench.types import SpecbenchError
 
 
@@ -46,17 +44,11 @@ def main() -> int:
 
 def fit(options: argparse.Namespace) -> Path:
     """Collect, fit, store; gives the card."""
-    config = compose(["method=sps", "method/controller=fixed", "logger=none", *options.overrides])
-    hardware = dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
-    config = dataclasses.replace(config, hardware=hardware)
+    config = on_device(compose(["method=sps", "method/controller=fixed", "logger=none", *options.overrides]))
     session = Session(config)
-    if options.steps is not None and options.steps.is_file():
-        data = load_rollouts(options.steps)
-    else:
-        prompts = held_out(config, session, options.prompts)
-        data = rollouts(config, session, prompts, num_draft_tokens=options.num_draft_tokens)
-        if options.steps is not None:
-            data.save(options.steps)
+    data = held_out_rollouts(
+        config, session, prompts=options.prompts, num_draft_tokens=options.num_draft_tokens, kept=options.steps
+    )
     more: dict[str, Any] = {"state": options.state} if options.kind == "specdecpp" else {}
     part = train(options.kind, config, session, data, **more)
     machine = session.environment()

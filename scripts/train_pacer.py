@@ -17,12 +17,10 @@ import sys
 from pathlib import Path
 
 from specbench.config import compose
-from specbench.hardware.devices import resolve_device
-from specbench.runner.controller_training import held_out, rollouts
+from specbench.runner.controller_training import held_out_rollouts
 from specbench.runner.pacer_training import pacer_of, train_pacer
-from specbench.runner.session import Session
+from specbench.runner.session import Session, on_device
 from specbench.training.gate import GATE_OPTIONS
-from specbench.training.rollouts import load_rollouts
 from specbench.types import SpecbenchError
 
 
@@ -47,18 +45,12 @@ def main() -> int:
 
 def fit(options: argparse.Namespace) -> Path:
     """Collect, fit, tune, store; gives the card."""
-    config = compose(["method=pacer", "logger=none", *options.overrides])
-    hardware = dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
-    config = dataclasses.replace(config, hardware=hardware)
+    config = on_device(compose(["method=pacer", "logger=none", *options.overrides]))
     chosen = pacer_of(config)
     session = Session(config)
-    if options.steps is not None and options.steps.is_file():
-        data = load_rollouts(options.steps)
-    else:
-        prompts = held_out(config, session, options.prompts)
-        data = rollouts(config, session, prompts, num_draft_tokens=options.num_draft_tokens)
-        if options.steps is not None:
-            data.save(options.steps)
+    data = held_out_rollouts(
+        config, session, prompts=options.prompts, num_draft_tokens=options.num_draft_tokens, kept=options.steps
+    )
     fit_options = dataclasses.replace(GATE_OPTIONS, lr=options.lr, epochs=options.epochs)
     part = train_pacer(config, session, data, fit_options)
     command = shlex.join(["python", "scripts/train_pacer.py", *options.overrides])

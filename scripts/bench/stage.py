@@ -259,7 +259,7 @@ class Stage:
 
     def encode(self, sample: Sample) -> list[int]:
         """Token ids of a sample's first turn in the chat template."""
-        return self.session.encode([{"role": "user", "content": sample.turns[0]}], raw=sample.raw)[0]
+        return self.session.encode_question(sample.turns[0], raw=sample.raw)
 
 
 def code_editing(context_tokens: int) -> list[Sample]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -166,6 +166,10 @@ class Outcome:
     def tokens_per_second(self) -> float | None:
         """Tokens per predicted second."""
         return None if self.seconds is None else ratio(self.emitted, self.seconds)
+
+    def numbers(self) -> dict[str, Any]:
+        """Counts and rates by name, for a card."""
+        return {**asdict(self), "mat": self.mat, "tokens_per_second": self.tokens_per_second}
 
 
 @dataclass(frozen=True)

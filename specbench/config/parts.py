@@ -44,9 +44,14 @@ class ModelConfig:
             not_empty("model.draft", self.draft, "Qwen/Qwen3-0.6B")
         one_of("model.data", self.data, SOURCES[1:])
         try:
-            datetime.datetime.strptime(self.template_date, "%d %b %Y")
+            _ = self.template_day
         except ValueError:
             raise ConfigError(f"model.template_date={self.template_date}: must be a date like '26 Jul 2024'") from None
+
+    @property
+    def template_day(self) -> datetime.date:
+        """`template_date` as a date; ValueError where it is none."""
+        return datetime.datetime.strptime(self.template_date, "%d %b %Y").date()
 
 
 @schema("task")

@@ -75,8 +75,7 @@ class ScalarStop(TrainedStop):
     def build(cls, config: Any, artefacts: Artefacts) -> ScalarStop:
         """From the stored classifier of this pair."""
         found = artefacts.choose("scalars", config.artefact)
-        head = loaded(ScalarHead(found.values["width"]), found.tensors)
-        return cls(head=head, block_size=config.block_size, **cls.options(config, found))
+        return cls(head=scalar_head(found), block_size=config.block_size, **cls.options(config, found))
 
     def chances(self, block: Block) -> Tensor:
         return self.head.probability(block_features(block).cpu())
@@ -97,9 +96,7 @@ class SpecDecPP(TrainedStop):
     def build(cls, config: Any, artefacts: Artefacts) -> SpecDecPP:
         """From the stored head of this pair; raises ConfigError where there is none for `state`."""
         found = artefacts.choose("specdecpp", config.artefact, state=config.state)
-        values = found.values
-        head = ResidualHead(values["width"], values["num_layers"], shared=values["shared"])
-        return cls(head=loaded(head, found.tensors), state=config.state, **cls.options(config, found))
+        return cls(head=residual_head(found), state=config.state, **cls.options(config, found))
 
     def chances(self, block: Block) -> Tensor:
         assert block.hidden is not None
@@ -107,6 +104,17 @@ class SpecDecPP(TrainedStop):
         if self.state == "own" and block.first == 0:
             chances[0] = 1.0  # the state that has read the root says nothing of a drafted token
         return chances
+
+
+def scalar_head(found: Artefact) -> AcceptanceHead:
+    """The classifier of an artefact, ready for inference."""
+    return loaded(ScalarHead(found.values["width"]), found.tensors)
+
+
+def residual_head(found: Artefact) -> AcceptanceHead:
+    """The head over hidden states of an artefact, ready for inference."""
+    values = found.values
+    return loaded(ResidualHead(values["width"], values["num_layers"], shared=values["shared"]), found.tensors)
 
 
 @dataclass

@@ -7,7 +7,6 @@ nothing else.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specbench.models.decoder import Decoder
+from specbench.models.prepare import file_sha256
 from specbench.results.files import read_json, write_json
 from specbench.types import ConfigError, DataError, ModelError
 
@@ -44,7 +44,7 @@ class Artefact:
         digest = None
         if self.tensors:
             save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, weights)
-            digest = _sha256(weights)
+            digest = file_sha256(weights)
         fields = {"kind": self.kind, "key": self.key, "values": self.values, "card": self.card, "sha256": digest}
         write_json(path, fields)
         return path
@@ -67,7 +67,7 @@ def load_artefact(path: Path) -> Artefact:
     tensors: dict[str, Tensor] = {}
     if stored["sha256"] is not None:
         weights = path.with_suffix(".safetensors")
-        if not weights.is_file() or _sha256(weights) != stored["sha256"]:
+        if not weights.is_file() or file_sha256(weights) != stored["sha256"]:
             raise ModelError(f"{weights}: missing, or not the tensors that {path.name} was written with")
         try:
             tensors = load_file(weights)
@@ -122,7 +122,3 @@ def _given(kind: str, path: Path, key: Key) -> Artefact:
     if different:
         raise ConfigError(f"method.controller.artefact={path}: made for another {'; '.join(different)}")
     return found
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

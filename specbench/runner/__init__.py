@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import yaml
 
 from specbench.analysis.metrics import summarise
 from specbench.config import RunConfig, as_dict, run_id
-from specbench.hardware.devices import resolve_device
 from specbench.loggers import Logger, build_logger
 from specbench.recording import Answer, choice_rows, sample_row, step_rows
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
-from specbench.runner.session import Session
+from specbench.runner.session import Session, on_device
 from specbench.runner.stored import StoredBaseline, stored_baseline
 from specbench.types import Sample, SampleError, Task
 
@@ -36,8 +34,7 @@ def run(config: RunConfig) -> float | None:
     A finished run is not repeated. Raises SampleError after everything was recorded when a sample failed or a
     divergence from AR is a bug; other SpecbenchErrors before measuring.
     """
-    hardware = replace(config.hardware, device=resolve_device(config.hardware.device))
-    config = replace(config, hardware=hardware)
+    config = on_device(config)
     run_dir = Path(config.paths.results_dir) / "runs" / run_id(config)
     if config.dry_run:
         log.info(describe(config, ordered_samples(config, make_task(config)), run_dir.name))
@@ -82,7 +79,7 @@ class _Run:
         """Stop a run that cannot start before its folder is made; gives the stored baseline if one is to be used."""
         _ = session.method
         first = self.samples[0]
-        session.encode([{"role": "user", "content": first.turns[0]}], raw=first.raw)
+        session.encode_question(first.turns[0], raw=first.raw)
         return stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
 
     def _note_resume(self, left: int) -> None:

@@ -14,24 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.analysis.replay import LENGTHS, Costs, Outcome, Threshold, Trace, replay, tuned_length
+from specbench.analysis.replay import LENGTHS, Costs, Threshold, Trace, replay, tuned_length
 from specbench.config import RunConfig
 from specbench.config.controllers import FixedConfig
-from specbench.controllers.heads import (
-    AcceptanceHead,
-    ResidualHead,
-    ScalarHead,
-    loaded,
-    log_probability,
-    scalar_features,
-)
+from specbench.controllers.heads import log_probability, scalar_features
+from specbench.controllers.trained import residual_head, scalar_head
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact, Key
 from specbench.runner.planning import make_task, ordered_samples
 from specbench.runner.session import Session
 from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
-from specbench.training.rollouts import Rollouts, collect
+from specbench.training.rollouts import Rollouts, collect, load_rollouts
 from specbench.types import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -54,7 +48,7 @@ def held_out(config: RunConfig, session: Session, file: Path | None = None) -> l
     else:
         lines = file.read_text(encoding="utf-8").splitlines()[: config.num_samples]
         texts = [(_prompt(line, f"{file}:{number}"), False) for number, line in enumerate(lines, start=1)]
-    return [session.encode([{"role": "user", "content": text}], raw=raw)[0] for text, raw in texts]
+    return [session.encode_question(text, raw=raw) for text, raw in texts]
 
 
 def _prompt(line: str, where: str) -> str:
@@ -88,6 +82,18 @@ def rollouts(
     )
 
 
+def held_out_rollouts(
+    config: RunConfig, session: Session, *, prompts: Path | None, num_draft_tokens: int, kept: Path | None
+) -> Rollouts:
+    """Steps on held-out prompts: read from the file `kept` if it is there, else collected and, with a name, kept."""
+    if kept is not None and kept.is_file():
+        return load_rollouts(kept)
+    data = rollouts(config, session, held_out(config, session, prompts), num_draft_tokens=num_draft_tokens)
+    if kept is not None:
+        data.save(kept)
+    return data
+
+
 def _any_length(config: RunConfig) -> Any:
     """A controller that can be built before anything was trained; collecting replaces it."""
     if config.method.controller.name == "none":
@@ -108,7 +114,7 @@ def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **opti
 
 def _tuned(key: Key, data: Rollouts, costs: Costs) -> Artefact:
     length, outcomes = tuned_length(traces(data), costs, [n for n in LENGTHS if n <= int(data.index.max())])
-    card = {"outcomes": {str(n): _shown(outcome) for n, outcome in outcomes.items()}, "data": dict(data.meta)}
+    card = {"outcomes": {str(n): outcome.numbers() for n, outcome in outcomes.items()}, "data": dict(data.meta)}
     return Artefact("tuned", key, {"num_draft_tokens": length}, card)
 
 
@@ -121,32 +127,22 @@ def _with_threshold(fitted: Artefact, data: Rollouts, prompts: Tensor, costs: Co
     fixed, _ = tuned_length(held, costs, [n for n in LENGTHS if n <= cap])
     card = {
         **fitted.card,
-        "replay": {str(t): _shown(outcome) for t, outcome in outcomes.items()},
+        "replay": {str(t): outcome.numbers() for t, outcome in outcomes.items()},
         "fixed_on_the_same": {"num_draft_tokens": fixed},
     }
     return dataclasses.replace(fitted, values={**fitted.values, "threshold": best}, card=card)
 
 
-def _shown(outcome: Outcome) -> dict[str, Any]:
-    return {**dataclasses.asdict(outcome), "mat": outcome.mat, "tokens_per_second": outcome.tokens_per_second}
-
-
 def score_with(fitted: Artefact, data: Rollouts) -> Scores:
     """What the fitted rule says after each token of a draft: the chance that everything so far is accepted."""
-    values = fitted.values
-    head: AcceptanceHead
-    if fitted.kind == "scalars":
-        head = ScalarHead(values["width"])
-    else:
-        head = ResidualHead(values["width"], values["num_layers"], shared=values["shared"])
-    head = loaded(head, fitted.tensors)
+    head = (scalar_head if fitted.kind == "scalars" else residual_head)(fitted)
     own = fitted.key.get("state") == "own"
 
     def scores(rows: slice) -> Sequence[float]:
         chances = head.probability(_features(fitted.kind, data, rows))
         if own:
             chances[0] = 1.0
-        judged = chances if values["label"] == "survive" else chances.cumprod(0)
+        judged = chances if fitted.values["label"] == "survive" else chances.cumprod(0)
         return [float(chance) for chance in judged.tolist()]
 
     return scores

@@ -248,7 +248,7 @@ def _without_middle(tokens: list[int], room: int) -> list[int]:
 
 def warm_up(session: Session, sample: Sample, *, passes: int, max_new_tokens: int) -> None:
     """Decode the start of one sample with both arms and forget it; a failure is left to the samples to record."""
-    tokens, _ = session.encode([{"role": "user", "content": sample.turns[0]}], raw=sample.raw)
+    tokens = session.encode_question(sample.turns[0], raw=sample.raw)
     tokens = tokens[: session.model.spec.max_positions - max_new_tokens]
     reference: tuple[int, ...] | None = None
     try:

@@ -127,7 +127,7 @@ def _steps(found: Iterable[Generation]) -> Iterator[StepRecord]:
 
 def _decode(session: Session, generator: Generator, sample: Sample) -> Generation:
     config = session.config
-    tokens, _ = session.encode([{"role": "user", "content": sample.turns[0]}], raw=sample.raw)
+    tokens = session.encode_question(sample.turns[0], raw=sample.raw)
     return generator.generate(
         tokens,
         max_new_tokens=config.sampling.max_new_tokens or config.task.default_max_new_tokens,

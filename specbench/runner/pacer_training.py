@@ -22,7 +22,7 @@ from specbench.decoding.protocol import Block
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact
-from specbench.runner.controller_training import traces
+from specbench.runner.controller_training import THRESHOLDS, traces
 from specbench.runner.session import Session
 from specbench.training.gate import GATE_OPTIONS, draft_chances, fit_gate
 from specbench.training.heads import FitOptions, fit_scalars, held_out_prompts
@@ -32,7 +32,6 @@ from specbench.types import ConfigError
 log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (1, 2, 3, 4, 5, 6)
-THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 GROWTHS = (1.0, 1.05, 1.1)
 _TIMED = 20  # calls of the gate that its time is the median of
 
@@ -115,18 +114,15 @@ def _replayed(
     """The best of every block size, and what a fixed length reaches on the same prompts."""
     length, fixed = tuned_length(known, costs, range(1, cap + 1))
 
-    def shown(outcome: Outcome) -> dict[str, Any]:
-        return {**dataclasses.asdict(outcome), "mat": outcome.mat, "tokens_per_second": outcome.tokens_per_second}
-
     best: dict[str, Any] = {}
     for (size, threshold, growth), outcome in outcomes.items():
-        entry = {"threshold": threshold, "threshold_growth": growth, **shown(outcome)}
+        entry = {"threshold": threshold, "threshold_growth": growth, **outcome.numbers()}
         if entry["tokens_per_second"] > best.get(str(size), {"tokens_per_second": 0.0})["tokens_per_second"]:
             best[str(size)] = entry
     timed = {"draft_s": costs.draft, "check_s": costs.check}
     return {
         "replay": best,
-        "fixed_on_the_same": {"num_draft_tokens": length, **shown(fixed[length])},
+        "fixed_on_the_same": {"num_draft_tokens": length, **fixed[length].numbers()},
         "measured": timed,
     }
 

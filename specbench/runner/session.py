@@ -19,7 +19,7 @@ from specbench.config import MethodConfig, RunConfig
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.profile import profile
 from specbench.decoding.target import Target
-from specbench.hardware.devices import resolve_dtype
+from specbench.hardware.devices import resolve_device, resolve_dtype
 from specbench.hardware.environment import cpu_model, environment
 from specbench.hardware.latency import LatencyModel, ProfilePlan, load_latency, store_latency
 from specbench.hardware.profile import LENGTHS, VerifyCurve, load_curve, store_curve, verify_curve
@@ -40,6 +40,12 @@ CURVE_LENGTHS = tuple(length for length in LENGTHS if length <= 32)  # longer pa
 _PROBE_STEPS = 7
 
 _loaded: dict[tuple[Any, ...], LoadedModel] = {}  # the jobs of a sweep mostly share their models
+
+
+def on_device(config: RunConfig) -> RunConfig:
+    """The config with its device resolved (`auto` = the best that is here); ConfigError if it is not there."""
+    hardware = dataclasses.replace(config.hardware, device=resolve_device(config.hardware.device))
+    return dataclasses.replace(config, hardware=hardware)
 
 
 @dataclass
@@ -73,7 +79,7 @@ class Session:
 
     @cached_property
     def date(self) -> datetime.date:
-        return datetime.datetime.strptime(self.config.model.template_date, "%d %b %Y").date()
+        return self.config.model.template_day
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -277,6 +283,10 @@ class Session:
             return self.chat.encode_raw(messages[-1]["content"]), messages[-1]["content"]
         rendered = self.chat.render(messages, date=self.date)
         return self.chat.encode_rendered(rendered), rendered
+
+    def encode_question(self, text: str, *, raw: bool = False) -> list[int]:
+        """Token ids of a conversation's first turn."""
+        return self.encode([{"role": "user", "content": text}], raw=raw)[0]
 
     @staticmethod
     def sha256(text: str) -> str:

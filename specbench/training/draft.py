@@ -6,7 +6,6 @@ draft so far in `draft/`, which `model.draft` can name.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -68,10 +67,9 @@ class DraftTraining:
     def collect(self) -> None:
         """Let the target write and answer prompts."""
         decoder = load_decoder(self.target.folder, dtype=_DTYPE, device=self.device)
-        date = datetime.datetime.strptime(self.config.model.template_date, "%d %b %Y").date()
         data_dir = None if self.config.data.dir is None else Path(self.config.data.dir).expanduser()
         Collector(
-            writer=Writer(decoder, self.chat, date, self.config.corpus.batch_size),
+            writer=Writer(decoder, self.chat, self.config.model.template_day, self.config.corpus.batch_size),
             config=self.config.corpus,
             folder=self.folder,
             seed=self.config.seed,
