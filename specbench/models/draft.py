@@ -105,7 +105,8 @@ def save_draft(
 ) -> None:
     """Write a draft that `load_draft` reads; the card must name `target` and `target_revision`."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: slot.detach().to(_STORED).contiguous() for name, slot in own_slots(draft).items()}
+    slots = own_slots(draft).items()
+    tensors = {name: slot.detach().to("cpu", _STORED, copy=True).contiguous() for name, slot in slots}
     if head_ids is not None:
         tensors[_HEAD_IDS] = head_ids.to(torch.int32)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

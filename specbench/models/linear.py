@@ -122,11 +122,11 @@ def choose_path(dtype: torch.dtype, device: torch.device) -> str:
 
     The choice depends on the machine's instructions only, never on a timing, so that a run repeats bit for bit.
     """
+    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+        return "library"
     supported = {
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
     }
-    if device.type != "cpu" or dtype not in supported:
-        return "library"
     packs = "fbgemm" in torch.backends.quantized.supported_engines
     return "packed" if packs and not supported[dtype]() else "library"

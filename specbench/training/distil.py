@@ -249,7 +249,8 @@ class Distillation:
         path = self.folder / "checkpoint.pt"
         if not path.is_file():
             return
-        stored = torch.load(path, map_location=self.draft.device, weights_only=True)
+        # On the CPU: the optimiser moves its state to its weights, but must find its step counts there.
+        stored = torch.load(path, map_location="cpu", weights_only=True)
         if stored["identity"] != self._identity:
             log.warning("the checkpoint in %s is of other settings or other data: training starts anew", self.folder)
             return

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_ROWS = 128  # rows whose distributions exist at once
+_ROWS = {"cpu": 128, "cuda": 4096}  # rows whose distributions exist at once: what fits in caches, what fills a GPU
 
 # (log p [r, n], log q [r, n]) -> divergence a row [r]; p is the target's, less its mass outside the draft's tokens.
 Divergence = Callable[[Tensor, Tensor], Tensor]
@@ -33,14 +33,15 @@ def backward(normed: Tensor, states: Tensor, log_z: Tensor, head: Tensor, *, div
     logits. `head` [V_draft, d]: the rows of the target's head that the draft scores.
     """
     rows = normed.detach().requires_grad_()
-    total = 0.0
-    for first in range(0, rows.shape[0], _ROWS):
-        part = slice(first, first + _ROWS)
+    total = torch.zeros((), dtype=torch.float64, device=rows.device)
+    count = _ROWS.get(rows.device.type, _ROWS["cpu"])
+    for first in range(0, rows.shape[0], count):
+        part = slice(first, first + count)
         log_p = states[part].to(head.dtype) @ head.T - log_z[part, None]
         log_q = (rows[part] @ head.T).log_softmax(-1)
         loss = divergence(log_p, log_q).sum() / rows.shape[0]
         loss.backward()  # adds into rows.grad
-        total += float(loss.detach())
+        total += loss.detach()
     assert rows.grad is not None
     normed.backward(rows.grad)
-    return total
+    return float(total)
