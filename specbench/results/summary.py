@@ -57,6 +57,18 @@ def load_choices(root: str | Path) -> pd.DataFrame:
     return _load(root, "choices")
 
 
+def load_config(run_dir: str | Path) -> dict[str, Any]:
+    """The resolved configuration of a run folder as nested plain dicts; DataError when it is missing or corrupt."""
+    path = Path(run_dir) / "config.yaml"
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path}: not readable YAML ({error})") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{path}: expected a mapping")
+    return config
+
+
 def run_folders(root: str | Path) -> list[Path]:
     """The run folders at or directly below `root`, or below `root/runs`, by name."""
     root = Path(root)
@@ -93,15 +105,9 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(folder: Path) -> dict[str, Any]:
-    path = folder / "config.yaml"
-    if not path.exists():
+    if not (folder / "config.yaml").exists():
         return {}
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path}: not readable YAML ({error})") from error
-    if not isinstance(config, Mapping):
-        raise DataError(f"{path}: expected a mapping")
+    config = load_config(folder)
     method, hardware = config.get("method"), config.get("hardware")
     return {
         "model": _name(config.get("model")),
