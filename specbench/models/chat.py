@@ -62,6 +62,12 @@ class Chat:
         """The text of an answer without special tokens; white space stays as the model wrote it."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def only_turn(self, ids: Sequence[int], *, date: datetime.date) -> str:
+        """The user turn of a one-turn conversation from its token ids: what `encode_chat` was given."""
+        before, _, after = self.render([{"role": "user", "content": _MARK}], date=date).partition(_MARK)
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return text.partition(before)[2].removesuffix(after)
+
     def _adds_bos(self) -> bool:
         bos = self.tokenizer.bos_token_id
         return bos is not None and list(self.tokenizer.encode("a"))[:1] == [bos]

@@ -1,7 +1,8 @@
 """The target writes its own training data: user turns, then articles about them, then answers to everything.
 
 Every file has a number and a seed of its own, so that a command that was killed continues after its last file, and
-what it makes does not depend on where it was killed.
+what it makes does not depend on where it was killed. Commands started side by side share the work, each writing files
+that no other is at: decoding keeps a GPU busy for a small part of its time only.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import datetime
 import json
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from specbench.config import CorpusConfig
@@ -33,6 +36,25 @@ _WINDOW_FILES = 4  # files whose prompts are sorted by length together
 _MOST_TURN_FILES = 4  # times as many files as would do if every turn were new and whole
 _TURN_CHARS = 8  # a shorter turn asks nothing
 _MARK = "specbench-turn"
+
+
+Job = tuple[Path, Callable[[], None]]  # a file, and what writes it
+
+
+def _made(jobs: Sequence[Job]) -> Iterator[int]:
+    """Numbers of the jobs as their files are there: first those that no other command is at, then the rest."""
+    waiting = dict(enumerate(jobs))
+    for patience in (0, -1):
+        for number, (path, write) in list(waiting.items()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with FileLock(path.with_suffix(".lock"), timeout=patience):
+                    if not path.is_file():
+                        write()
+            except Timeout:
+                continue
+            del waiting[number]
+            yield number
 
 
 @dataclass(frozen=True)
@@ -96,9 +118,11 @@ class Collector:
     def user_turns(self, count: int) -> list[str]:
         """`count` different user turns that the target writes after its template's user header."""
         header, turns = self.writer.turn_header(), dict[str, str]()
-        most = _MOST_TURN_FILES * -(-count // self.config.file_answers)
+        least = -(-count // self.config.file_answers)
         with tqdm(total=count, desc="user turns", disable=None) as bar:
-            for number in range(most):
+            for _ in _made([self._turns_job(number, header) for number in range(least)]):
+                bar.refresh()
+            for number in range(_MOST_TURN_FILES * least):
                 for text in self._turn_file(number, header):
                     turns.setdefault(" ".join(text.lower().split()), text)
                 bar.update(min(len(turns), count) - bar.n)
@@ -109,31 +133,37 @@ class Collector:
         return found[:count]
 
     def _turn_file(self, number: int, header: list[int]) -> list[str]:
+        job = self._turns_job(number, header)
+        for _ in _made([job]):
+            pass
+        return list(json.loads(job[0].read_text(encoding="utf-8"))["turns"])
+
+    def _turns_job(self, number: int, header: list[int]) -> Job:
         path = self.folder / "turns" / f"{number:05d}.json"
-        if not path.is_file():
-            request = BatchRequest(header, self.config.turn_tokens, self.config.temperature)
-            answers = self.writer.answers([request] * self.config.file_answers, seed=self._seed("turns", number))
-            whole = [answer.tokens for answer in answers if answer.tokens[-1] in self.writer.chat.stop_ids]
-            texts = [self.writer.chat.decode(tokens).strip() for tokens in whole]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"turns": [text for text in texts if len(text) >= _TURN_CHARS]})
-        return list(json.loads(path.read_text(encoding="utf-8"))["turns"])
+        return path, partial(self._write_turns, path, number, header)
+
+    def _write_turns(self, path: Path, number: int, header: list[int]) -> None:
+        request = BatchRequest(header, self.config.turn_tokens, self.config.temperature)
+        answers = self.writer.answers([request] * self.config.file_answers, seed=self._seed("turns", number))
+        whole = [answer.tokens for answer in answers if answer.tokens[-1] in self.writer.chat.stop_ids]
+        texts = [self.writer.chat.decode(tokens).strip() for tokens in whole]
+        write_json(path, {"turns": [text for text in texts if len(text) >= _TURN_CHARS]})
 
     def answer(self, prompts: Sequence[Prompt], kind: str) -> list[Example]:
         """Answers to the prompts that are short enough; gives back the articles, which later prompts are made of."""
         encoded = [(prompt.source, self.writer.encode(prompt.text)) for prompt in prompts]
         fitting = [(source, ids) for source, ids in encoded if len(ids) <= self.config.max_prompt_tokens]
         self.facts[f"{kind}_prompts_too_long"] = len(encoded) - len(fitting)
-        examples: list[Example] = []
+        groups = self._groups(fitting)
+        jobs = [self._answers_job(kind, number, group) for number, group in enumerate(groups)]
         with tqdm(total=len(fitting), desc=f"{kind} answers", disable=None) as bar:
-            for number, group in enumerate(self._groups(fitting)):
-                path = self.folder / "answers" / f"{kind}-{number:05d}.safetensors"
-                if not path.is_file():
-                    write_examples(path, self._answered(group, kind, number))
-                if kind == "article":
-                    examples += read_examples(path)
-                bar.update(len(group))
-        return examples
+            for number in _made(jobs):
+                bar.update(len(groups[number]))
+        return [example for path, _ in jobs for example in read_examples(path)] if kind == "article" else []
+
+    def _answers_job(self, kind: str, number: int, group: Sequence[tuple[str, list[int]]]) -> Job:
+        path = self.folder / "answers" / f"{kind}-{number:05d}.safetensors"
+        return path, lambda: write_examples(path, self._answered(group, kind, number))
 
     def _groups(self, prompts: Sequence[tuple[str, list[int]]]) -> list[list[tuple[str, list[int]]]]:
         """The prompts of each file: about as long as each other, in an order that is mixed from file to file."""

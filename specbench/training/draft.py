@@ -1,11 +1,12 @@
 """A draft for any target, from the target alone: it writes the data, its layers are the start, its states the teacher.
 
-`paths.cache_dir/drafts/NAME/` holds everything: `turns/`, `answers/`, `corpus.json`, `checkpoint.pt` and the best
-draft so far in `draft/`, which `model.draft` can name.
+`paths.cache_dir/drafts/NAME/` holds everything: `turns/`, `answers/`, `corpus.json`, `checkpoint.pt`, the best draft so
+far in `draft/`, which `model.draft` can name, and the prompts it never saw in `held_out.jsonl`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +30,14 @@ from specbench.models.source import Source, resolve
 from specbench.results.files import read_json, write_json
 from specbench.training.collect import Collector, Writer
 from specbench.training.corpus import Example, batch_files, count_tokens, read_corpus
-from specbench.training.distil import Distillation, Progress, held_out_part, reduced_vocabulary, start_draft
+from specbench.training.distil import (
+    Distillation,
+    Progress,
+    held_out_part,
+    is_held_out,
+    reduced_vocabulary,
+    start_draft,
+)
 from specbench.training.prompts import benchmark_filter
 from specbench.types import ConfigError, DataError, ModelError
 
@@ -82,6 +90,7 @@ class DraftTraining:
         examples = read_corpus(batch_files(self.folder / "answers"))
         if not examples:
             raise DataError(f"{self.folder}: no answers to train on yet; run with stage=data first")
+        self._store_held_out(examples)
         training, held_out = held_out_part(examples, self.config.training)
         return self.distillation(training, held_out).run()
 
@@ -148,6 +157,18 @@ class DraftTraining:
             )
         if "target_revision" in differing:
             raise ConfigError(f"name={self.config.name}: the data in {self.folder} is another target's")
+
+    def _store_held_out(self, examples: Sequence[Example]) -> None:
+        """The user turns that the draft is not trained on: what its controllers are trained on."""
+        chat, every = self.chat, self.config.training.held_out_every
+        day = self.config.model.template_day
+        turns = {
+            chat.only_turn(example.prompt.tolist(), date=day): example.source
+            for example in examples
+            if is_held_out(example, every)
+        }
+        lines = [json.dumps({"prompt": turn, "source": source}, ensure_ascii=False) for turn, source in turns.items()]
+        (self.folder / "held_out.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _facts(self, training: Sequence[Example], held_out: Sequence[Example], vocab_size: int) -> dict[str, Any]:
         corpus = self.folder / "corpus.json"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from specbench.config import TrainDraftConfig, compose_train_draft
 from specbench.models import draft as drafts
@@ -13,6 +16,7 @@ from specbench.models.checkpoint import read_tensor, weight_files
 from specbench.results.files import read_json
 from specbench.training import collect, prompts
 from specbench.training.corpus import batch_files, count_tokens, read_corpus
+from specbench.training.distil import is_held_out
 from specbench.training.draft import DraftTraining
 from specbench.types import ConfigError, DataError
 from tests.runner.runs import measured, tiny_config
@@ -102,6 +106,36 @@ def test_what_is_stored_is_what_the_target_said(trained, cache):
     counts = count_tokens(examples)
     assert counts["user"]["answers"] == 30
     assert counts["article"]["answers"] == 8
+
+
+def test_prompts_that_the_draft_never_saw_are_kept_as_they_were_asked(trained, cache):
+    training = DraftTraining(config(cache, "name=one"))
+    lines = (training.folder / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
+    turns = [json.loads(line)["prompt"] for line in lines]
+    day = training.config.model.template_day
+    asked = {tuple(training.chat.encode_chat([{"role": "user", "content": turn}], date=day)) for turn in turns}
+    examples = read_corpus(batch_files(training.folder / "answers"))
+    every = training.config.training.held_out_every
+    assert asked == {tuple(e.prompt.tolist()) for e in examples if is_held_out(e, every)}
+    assert 0 < len(asked) < len(examples)
+
+
+def test_commands_side_by_side_share_the_work(trained, cache):
+    """One leaves the file alone that another is at, makes all others, and waits for it."""
+    folder = cache / "drafts" / "shared"
+    training = DraftTraining(config(cache, "name=shared", "stage=data"))
+    mine = threading.Thread(target=training.run)
+    (folder / "turns").mkdir(parents=True)
+    with FileLock(folder / "turns" / "00000.lock"):
+        mine.start()
+        deadline = time.monotonic() + 60
+        while not (folder / "turns" / "00001.json").is_file():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not (folder / "turns" / "00000.json").exists()
+    mine.join()
+    ours, whole = (batch_files(cache / "drafts" / name / "answers") for name in ("shared", "one"))
+    assert [path.read_bytes() for path in ours] == [path.read_bytes() for path in whole]
 
 
 def test_the_card_says_where_the_draft_comes_from(trained):
