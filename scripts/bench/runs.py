@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def slug(self) -> str:
-        name = re.sub(r"[^\w.-]+", "-", self.model.rpartition("/")[2])
+        name = re.sub(r"[^\w.-]+", "-", re.split("[/:]", self.model)[-1])
         return f"{name}-{self.dtype}-{self.threads}t" + ("" if self.size == "full" else f"-{self.size}")
 
 
