@@ -9,7 +9,7 @@ and decodes padding until the longest answer ends, which made it several times s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,12 @@ from torch import Tensor
 
 from specbench.models.attention import GroupedQueryAttention, Rows, rms_norm
 from specbench.models.decoder import Decoder
-from specbench.models.kv_cache import KVCache
+
+_PROMPT_ROWS = 8192  # of prompts that are read side by side, padding included
+_REFILL = 8  # places are given away once a part of them, one in so many, is free
+
+# (attention of a layer, normed states [B, T, d], the layer's buffers) -> branch output [B, T, d]
+Attend = Callable[[GroupedQueryAttention, Tensor, dict[str, Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,9 @@ def answer_batch(
     answers: dict[int, BatchAnswer] = {}
     with torch.inference_mode():
         while waiting or batch.rows:
-            while waiting and len(batch.rows) < batch.size:
-                batch.add(*waiting.popleft())
+            free = batch.size - len(batch.rows)
+            if waiting and free >= min(len(waiting), max(1, batch.size // _REFILL)):
+                batch.add([waiting.popleft() for _ in range(min(free, len(waiting)))])
             answers |= batch.step()
     return [answers[index] for index in range(len(requests))]
 
@@ -94,14 +100,30 @@ class _Batch:
             for layer in decoder.layers
         ]
 
-    def add(self, index: int, request: BatchRequest) -> None:
-        """Read a prompt but for its last token, straight into the buffers."""
-        cache = KVCache([], capacity=0, dtype=self.decoder.dtype, device=self.decoder.device)
-        cache.layers = [{name: buffer[len(self.rows)] for name, buffer in layer.items()} for layer in self.buffers]
-        known = list(request.prompt[:-1])
-        if known:
-            self.decoder.forward(self._ids([known]), cache, logits="none")
-        self.rows.append(_Row(index, request, len(known), request.prompt[-1]))
+    def add(self, requests: Sequence[tuple[int, BatchRequest]]) -> None:
+        """Read prompts but for their last tokens, straight into the buffers; several in one pass."""
+        for group in _side_by_side(requests):
+            self._read([request.prompt[:-1] for _, request in group])
+            self.rows += [_Row(i, request, len(request.prompt) - 1, request.prompt[-1]) for i, request in group]
+
+    def _read(self, known: Sequence[Sequence[int]]) -> None:
+        """Keys and values of prompts, for the rows after those in use. What follows a shorter one is written over."""
+        longest, first = max(len(tokens) for tokens in known), len(self.rows)
+        if longest == 0:
+            return
+        decoder = self.decoder
+        cos, sin = decoder.rotary(torch.arange(longest, device=decoder.device), decoder.dtype)
+        shared = Rows(cos, sin, 0, 0, None, None, longest > 1)
+
+        def attend(attention: GroupedQueryAttention, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+            q, k, v = (part.transpose(1, 2) for part in attention.project(x, shared))  # [B, heads, T, D]
+            buffers["k"][first : first + len(known), :, :longest] = k
+            buffers["v"][first : first + len(known), :, :longest] = v
+            grouped = attention.heads != attention.kv_heads
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=shared.causal, enable_gqa=grouped)
+            return attention.out(mixed.transpose(1, 2).reshape(*x.shape[:2], -1))
+
+        self._through([[*tokens, *[0] * (longest - len(tokens))] for tokens in known], attend)
 
     def step(self) -> dict[int, BatchAnswer]:
         """One more token for every sequence; gives the answers that are finished, by the index of their request."""
@@ -122,33 +144,33 @@ class _Batch:
         decoder, count = self.decoder, len(self.rows)
         lengths = torch.tensor([row.length for row in self.rows], device=decoder.device)
         cos, sin = decoder.rotary(lengths, torch.float32)  # [B, 1, D]
-        longest = int(lengths.max()) + 1
+        longest = max(row.length for row in self.rows) + 1
         hidden_keys = torch.arange(longest, device=decoder.device) > lengths[:, None]
         bias = torch.zeros(count, 1, 1, longest, dtype=decoder.dtype, device=decoder.device)
         bias.masked_fill_(hidden_keys[:, None, None], float("-inf"))
         shared = Rows(cos[:, None].to(decoder.dtype), sin[:, None].to(decoder.dtype), 0, 0, bias, None, False)
-        hidden = decoder.embed(self._ids([[row.root] for row in self.rows]))
-        for layer, buffers in zip(decoder.layers, self.buffers, strict=True):
-            normed = rms_norm(hidden, layer.norms[0], decoder.spec.norm_eps)
-            hidden = hidden + self._attention(layer.attention, normed, shared, lengths, buffers)
-            hidden = hidden + layer.mlp(rms_norm(hidden, layer.norms[1], decoder.spec.norm_eps))
-        return decoder.final_norm(hidden)
+        places = torch.arange(count, device=decoder.device)
 
-    @staticmethod
-    def _attention(
-        attention: GroupedQueryAttention, x: Tensor, shared: Rows, lengths: Tensor, buffers: dict[str, Tensor]
-    ) -> Tensor:
-        """Each sequence's query looks at its own keys; the heads of a group share them without a copy."""
-        count = x.shape[0]
-        assert shared.bias is not None
-        q, k, v = attention.project(x, shared)  # [B, 1, heads, D]
-        places = torch.arange(count, device=x.device)
-        buffers["k"][places, :, lengths] = k[:, 0]
-        buffers["v"][places, :, lengths] = v[:, 0]
-        keys, values = (buffers[name][:count, :, : shared.bias.shape[-1]] for name in ("k", "v"))
-        grouped = q.view(count, attention.kv_heads, -1, attention.width)
-        mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=shared.bias)
-        return attention.out(mixed.reshape(count, 1, -1))
+        def attend(attention: GroupedQueryAttention, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+            """Each sequence's query looks at its own keys; the heads of a group share them without a copy."""
+            q, k, v = attention.project(x, shared)  # [B, 1, heads, D]
+            buffers["k"][places, :, lengths] = k[:, 0]
+            buffers["v"][places, :, lengths] = v[:, 0]
+            keys, values = (buffers[name][:count, :, :longest] for name in ("k", "v"))
+            grouped = q.view(count, attention.kv_heads, -1, attention.width)
+            mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=shared.bias)
+            return attention.out(mixed.reshape(count, 1, -1))
+
+        return decoder.final_norm(self._through([[row.root] for row in self.rows], attend))
+
+    def _through(self, rows: list[list[int]], attend: Attend) -> Tensor:
+        """States [B, T, d] after the last layer of token ids, B rows of T."""
+        decoder, eps = self.decoder, self.decoder.spec.norm_eps
+        hidden = decoder.embed(torch.tensor(rows, device=decoder.device))
+        for layer, buffers in zip(decoder.layers, self.buffers, strict=True):
+            hidden = hidden + attend(layer.attention, rms_norm(hidden, layer.norms[0], eps), buffers)
+            hidden = hidden + layer.mlp(rms_norm(hidden, layer.norms[1], eps))
+        return hidden
 
     def _drawn(self, logits: Tensor) -> list[int]:
         """The next token of every sequence by its own temperature."""
@@ -179,5 +201,16 @@ class _Batch:
                         buffer[place, :, : last.length] = buffer[len(self.rows), :, : last.length]
         return done
 
-    def _ids(self, rows: list[list[int]]) -> Tensor:
-        return torch.tensor(rows, device=self.decoder.device)
+
+def _side_by_side(requests: Sequence[tuple[int, BatchRequest]]) -> Iterator[list[tuple[int, BatchRequest]]]:
+    """Neighbours, as many as fit into one pass when all are padded to the longest; at least one."""
+    group: list[tuple[int, BatchRequest]] = []
+    longest = 0
+    for numbered in requests:
+        longest = max(longest, len(numbered[1].prompt))
+        if group and longest * (len(group) + 1) > _PROMPT_ROWS:
+            yield group
+            group, longest = [], len(numbered[1].prompt)
+        group.append(numbered)
+    if group:
+        yield group
