@@ -23,6 +23,7 @@ class Target:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self._cache: KVCache | None = None
+        self._prompt: tuple[int, ...] = ()  # whose rows the cache begins with; () = unknown
 
     @property
     def cache(self) -> KVCache:
@@ -35,6 +36,7 @@ class Target:
         Returns what `needs` asks of the last `needs.prompt_rows` rows read, else None.
         """
         self.reserve(capacity)
+        self._prompt = tuple(prompt)
         fill(self.decoder, self.cache, prompt[: max(0, len(prompt) - 1 - needs.prompt_rows)])
         rest = prompt[self.cache.length : -1]
         if not rest:
@@ -44,8 +46,16 @@ class Target:
         self.cache.keep(range(len(rest)))
         return _result(out, needs, greedy=needs.argmax)
 
+    def prefill_again(self, prompt: Sequence[int], *, capacity: int) -> None:
+        """As `prefill`, but for a prompt that was read last its rows, which every request leaves in place, are kept."""
+        if self._prompt == tuple(prompt) and self.cache.capacity >= capacity:
+            self.cache.truncate(len(prompt) - 1)
+        else:
+            self.prefill(prompt, capacity=capacity)
+
     def reserve(self, capacity: int) -> None:
         """An empty cache for `capacity` rows."""
+        self._prompt = ()
         self._cache = self.decoder.reserve(self._cache, capacity)
 
     def verify(self, root: int, draft: Draft, needs: Needs, *, greedy: bool) -> VerifyResult:

@@ -18,7 +18,7 @@ from specbench.results.files import write_json
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 2  # every candidate is measured this often, in turns; the better reading counts
+ROUNDS = 4  # every candidate is measured this often, in turns; the better reading counts
 MIN_GAIN = 0.02  # more threads must be this much faster, else fewer win
 
 

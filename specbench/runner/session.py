@@ -64,6 +64,7 @@ class Session:
         if self.config.method.needs_draft and self.config.model.draft is not None:
             self.draft = self._load_draft(self.config.model.draft)
         self.target = Target(self.model.decoder)
+        self._probed = Target(self.model.decoder)  # a cache of its own: what the target has read stays there
         self.num_threads = self._choose_threads()
         self.warm_up()
 
@@ -193,7 +194,7 @@ class Session:
         with torch.inference_mode():
             self.target.prefill([0] * (CURVE_CONTEXT + 1), capacity=CURVE_CONTEXT + 1 + max(CURVE_LENGTHS))
         measured = verify_curve(
-            lambda rows: self._forward(context=CURVE_CONTEXT, rows=rows),
+            lambda rows: self._forward(self.target, context=CURVE_CONTEXT, rows=rows),
             CURVE_LENGTHS,
             synchronize=device_synchronizer(self.config.hardware.device),
         )
@@ -252,18 +253,19 @@ class Session:
         synchronize = device_synchronizer(self.config.hardware.device)
         synchronize()
         start = time.perf_counter()
-        self._forward(context=context, rows=rows)
+        self._forward(self._probed, context=context, rows=rows)
         synchronize()
         return time.perf_counter() - start
 
+    @staticmethod
     @torch.inference_mode()
-    def _forward(self, *, context: int, rows: int) -> None:
+    def _forward(target: Target, *, context: int, rows: int) -> None:
         """One verify pass behind `context` cached rows; what the cache holds does not change its time."""
-        self.target.reserve(context + rows)
-        self.target.cache.length = context
+        target.reserve(context + rows)
+        target.cache.length = context
         tokens = torch.zeros(rows - 1, dtype=torch.int64)
         with suppress(SampleError):  # logits that are NaN take as long; the samples say so
-            self.target.verify(0, Draft(tokens=tokens, spine=rows - 1), Needs(), greedy=True)
+            target.verify(0, Draft(tokens=tokens, spine=rows - 1), Needs(), greedy=True)
 
     def environment(self) -> dict[str, Any]:
         """Versions, hardware, and the choices that were measured here."""
