@@ -23,7 +23,7 @@ from torch import Tensor
 from specbench.models.checkpoint import LoadedModel, fill_slots, read_tensor, weight_files
 from specbench.models.decoder import Decoder
 from specbench.models.linear import ReducedHead
-from specbench.models.source import resolve
+from specbench.models.prepare import file_sha256
 from specbench.models.spec import read_json, read_spec
 from specbench.types import ModelError
 
@@ -65,8 +65,9 @@ def load_draft(folder: Path, target: LoadedModel) -> LoadedModel:
     draft = new_draft(target.decoder, read_spec(folder).num_layers, ids, head=head)
     fill_slots(own_slots(draft), [folder / WEIGHTS], others=(_HEAD_IDS,))
     draft.finish(target.decoder.linear_path)
-    found = resolve(str(folder), cache_dir=folder)
-    return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, found.name, found.revision, folder)
+    # By its weights: what was trained for it stays valid when its card is written anew.
+    revision = f"draft-{file_sha256(folder / WEIGHTS)[:16]}"
+    return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, folder.resolve().name, revision, folder)
 
 
 def new_draft(target: Decoder, num_layers: int, head_ids: Tensor | None, *, head: Tensor | None = None) -> Decoder:
