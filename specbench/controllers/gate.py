@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from specbench.controllers.heads import AcceptanceHead, log_probability
 from specbench.decoding.protocol import Block
 from specbench.models.attention import rms_norm
-from specbench.models.decoder import Decoder, Layer
+from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
+from specbench.models.latent import LatentAttention
+from specbench.models.layer import Layer
 from specbench.models.spec import ModelSpec
+from specbench.types import ModelError
 
 FEATURES = ("pred_state", "own_state", "both")
 MASKS = ("causal", "block_causal")
@@ -77,7 +80,7 @@ class Gate(AcceptanceHead):
         super().__init__()
         self.shape, width = shape, spec.hidden_size
         self.num_states = 2 if shape.feature == "both" else 1
-        own = replace(spec, num_layers=shape.num_layers, tied_embeddings=True)
+        own = replace(spec, num_layers=shape.num_layers, tied_embeddings=True, mla=None)
         self.body = Decoder(own, dtype=torch.float32, device=embedding.device, embedding=embedding)
         self.join = nn.Linear((self.num_states + 1) * width, width, bias=False)
         self.join_norms = nn.Parameter(torch.ones(self.num_states + 1, width))
@@ -235,6 +238,8 @@ def block_scalars(block: Block) -> Tensor:
 
 
 def _copy_layer(own: Layer, theirs: Layer) -> None:
+    if isinstance(own.attention, LatentAttention) or isinstance(theirs.attention, LatentAttention):
+        raise ModelError("a gate starts as a copy of the draft's layers; those with latent attention are not supported")
     for mine, other in zip(own.linears(), theirs.linears(), strict=True):
         assert mine.weight is not None
         mine.weight.copy_(other.dense())

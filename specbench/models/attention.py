@@ -21,7 +21,8 @@ class Rows:
     """What all layers of one pass share: rotary tables [T, 1, D], where rows go, and who sees whom.
 
     `bias` is additive, [T, prefix + T] (None: nothing is hidden, or `causal` says it); `grouped_bias` is the same
-    repeated for the heads of a group.
+    repeated for the heads that meet the same keys. `past`: rotary tables [prefix, 1, D] of the cached rows, for
+    attention that rotates its keys behind the cache.
     """
 
     cos: Tensor
@@ -31,6 +32,7 @@ class Rows:
     bias: Tensor | None
     grouped_bias: Tensor | None
     causal: bool
+    past: tuple[Tensor, Tensor] | None = None
 
 
 class GroupedQueryAttention:
@@ -78,8 +80,8 @@ class GroupedQueryAttention:
             self.qk_norm[: self.heads] = self.qk_norm[0].clone()
             self.qk_norm[self.heads :] = self.qk_norm[self.heads].clone()
 
-    def widen_norm(self) -> None:
-        """Keep the q/k norm weights in float32."""
+    def widen(self) -> None:
+        """Keep what is not packed, the q/k norm weights, in float32."""
         if self.qk_norm is not None:
             self.qk_norm = self.qk_norm.float()
 
@@ -89,9 +91,9 @@ class GroupedQueryAttention:
         if cache is None:
             mixed = self._attend_batch(q, k, v, rows)
         else:
-            keys = self._store(cache["k"], k[0], rows)
-            values = self._store(cache["v"], v[0], rows)
-            mixed = self._attend_cached(q[0].to(keys.dtype), keys, values, rows)
+            keys = store(cache["k"], k[0].transpose(0, 1), rows)
+            values = store(cache["v"], v[0].transpose(0, 1), rows)
+            mixed = attend_cached(q[0].to(keys.dtype), keys, values, rows).flatten(1)[None]
         return self.out(mixed)
 
     def project(self, x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,33 +106,6 @@ class GroupedQueryAttention:
         q, k = qk.split([self.heads, self.kv_heads], dim=2)
         return q, k, v
 
-    @staticmethod
-    def _store(buffer: Tensor, new: Tensor, rows: Rows) -> Tensor:
-        """Write new [T, KV, D] and give what the rows see: [KV, prefix + T, D]."""
-        end = rows.start + new.shape[0]
-        buffer[:, rows.start : end] = new.transpose(0, 1)
-        if rows.prefix == rows.start:
-            return buffer[:, :end]
-        return torch.cat([buffer[:, : rows.prefix], buffer[:, rows.start : end]], dim=1)
-
-    def _attend_cached(self, q: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
-        count, groups = q.shape[0], self.heads // self.kv_heads
-        laid_out = q.view(count, self.kv_heads, groups, self.width).permute(1, 2, 0, 3)
-        if count <= GROUPED_ROWS and not rows.causal:
-            laid_out = laid_out.reshape(1, self.kv_heads, groups * count, self.width)
-            mixed = F.scaled_dot_product_attention(laid_out, keys[None], values[None], attn_mask=rows.grouped_bias)
-            mixed = mixed.view(self.kv_heads, groups, count, self.width)
-        else:
-            shape = (self.kv_heads, groups, *keys.shape[1:])
-            mixed = F.scaled_dot_product_attention(
-                laid_out,
-                keys[:, None].expand(shape),
-                values[:, None].expand(shape),
-                attn_mask=rows.bias,
-                is_causal=rows.causal,
-            )
-        return mixed.permute(2, 0, 1, 3).reshape(1, count, self.heads * self.width)
-
     def _attend_batch(self, q: Tensor, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         mixed = F.scaled_dot_product_attention(
@@ -140,26 +115,75 @@ class GroupedQueryAttention:
 
     def branches(self, x: Tensor, rows: Rows, cache: dict[str, Tensor]) -> Tensor:
         """Output [B, T, d] of B branches of T causal rows after the same cached prefix; nothing is written."""
-        # A CPU multiplies matrices of half-precision numbers an order of magnitude slower than those of float32.
         stored = cache["k"].dtype
-        wide = torch.promote_types(stored, torch.float32) if x.device.type == "cpu" else stored
+        wide = score_dtype(x, stored)
         past_k, past_v = (cache[name][:, : rows.prefix].to(wide) for name in ("k", "v"))
         q, k, v = (part.to(stored).to(wide) for part in self.project(x, rows))  # rounded as the cache rounds
-        batch, count, groups = x.shape[0], x.shape[1], self.heads // self.kv_heads
-        # Scores are the largest tensor here by far: queries are scaled instead of them, and their two parts are views.
-        q = (q * self.width**-0.5).view(batch, count, self.kv_heads, groups, self.width).permute(2, 0, 3, 1, 4)
-        k, v = k.permute(2, 0, 1, 3), v.permute(2, 0, 1, 3)  # [KV, B, T, D]
-        flat = q.reshape(self.kv_heads, batch * groups * count, self.width)
-        shared = flat @ past_k.transpose(1, 2)
-        own = q.flatten(2, 3) @ k.transpose(2, 3)
-        scores = torch.cat([shared.view(*own.shape[:3], rows.prefix), own], dim=-1)
-        hidden = torch.ones(count, count, dtype=torch.bool, device=x.device).triu(1).repeat(groups, 1)
-        scores[..., rows.prefix :].masked_fill_(hidden, float("-inf"))
-        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
-        near = weights[..., rows.prefix :] @ v
-        far = weights.view(*flat.shape[:2], -1)[..., : rows.prefix] @ past_v
-        mixed = (near + far.view_as(near)).view(self.kv_heads, batch, groups, count, self.width)
-        return self.out(mixed.permute(1, 3, 0, 2, 4).reshape(batch, count, -1).to(x.dtype))
+        mixed = attend_branches(q * self.width**-0.5, (k, v), (past_k, past_v))
+        return self.out(mixed.flatten(2).to(x.dtype))
+
+
+def store(buffer: Tensor, new: Tensor, rows: Rows) -> Tensor:
+    """Write new [heads, T, width] into a buffer of the cache and give what the rows see: [heads, prefix + T, width]."""
+    end = rows.start + new.shape[1]
+    buffer[:, rows.start : end] = new
+    if rows.prefix == rows.start:
+        return buffer[:, :end]
+    return torch.cat([buffer[:, : rows.prefix], buffer[:, rows.start : end]], dim=1)
+
+
+def attend_cached(q: Tensor, keys: Tensor, values: Tensor, rows: Rows, *, scale: float | None = None) -> Tensor:
+    """What queries [T, H, D] read from keys [KV, S, D] and values [KV, S, E]: [T, H, E]; scale 1 / sqrt(D) or given."""
+    count, kv_heads, groups = q.shape[0], keys.shape[0], q.shape[1] // keys.shape[0]
+    laid_out = q.view(count, kv_heads, groups, -1).permute(1, 2, 0, 3)
+    if count <= GROUPED_ROWS and not rows.causal:
+        laid_out = laid_out.reshape(1, kv_heads, groups * count, -1)
+        mixed = F.scaled_dot_product_attention(
+            laid_out, keys[None], values[None], attn_mask=rows.grouped_bias, scale=scale
+        )
+        mixed = mixed.view(kv_heads, groups, count, -1)
+    else:
+        mixed = F.scaled_dot_product_attention(
+            laid_out,
+            keys[:, None].expand(-1, groups, -1, -1),
+            values[:, None].expand(-1, groups, -1, -1),
+            attn_mask=rows.bias,
+            is_causal=rows.causal,
+            scale=scale,
+        )
+    return mixed.permute(2, 0, 1, 3).reshape(count, kv_heads * groups, -1)
+
+
+def attend_branches(q: Tensor, own: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor]) -> Tensor:
+    """What scaled queries [B, T, H, D] read from their branch's and the shared past's keys and values: [B, T, H, E].
+
+    `own`: [B, T, KV, D] and [B, T, KV, E], causal; `past`: [KV, P, D] and [KV, P, E], seen by every row.
+    """
+    past_k, past_v = past
+    batch, count, kv_heads, prefix = *q.shape[:2], *past_k.shape[:2]
+    groups = q.shape[2] // kv_heads
+    # Scores are the largest tensor here by far: queries are scaled instead of them, and their two parts are views.
+    q = q.view(batch, count, kv_heads, groups, -1).permute(2, 0, 3, 1, 4)
+    k, v = (part.permute(2, 0, 1, 3) for part in own)  # [KV, B, T, D]
+    flat = q.reshape(kv_heads, batch * groups * count, -1)
+    shared = flat @ past_k.transpose(1, 2)
+    near = q.flatten(2, 3) @ k.transpose(2, 3)
+    scores = torch.cat([shared.view(*near.shape[:3], prefix), near], dim=-1)
+    hidden = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1).repeat(groups, 1)
+    scores[..., prefix:].masked_fill_(hidden, float("-inf"))
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+    from_own = weights[..., prefix:] @ v
+    from_past = weights.view(*flat.shape[:2], -1)[..., :prefix] @ past_v
+    mixed = (from_own + from_past.view_as(from_own)).view(kv_heads, batch, groups, count, -1)
+    return mixed.permute(1, 3, 0, 2, 4).reshape(batch, count, kv_heads * groups, -1)
+
+
+def score_dtype(x: Tensor, stored: torch.dtype) -> torch.dtype:
+    """The dtype that scores of cached numbers are best computed in on the device of x.
+
+    A CPU multiplies matrices of half-precision numbers an order of magnitude slower than those of float32.
+    """
+    return torch.promote_types(stored, torch.float32) if x.device.type == "cpu" else stored
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

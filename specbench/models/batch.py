@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench.models.attention import GroupedQueryAttention, Rows, rms_norm
 from specbench.models.decoder import Decoder
+from specbench.types import ModelError
 
 _PROMPT_ROWS = 8192  # of prompts that are read side by side, padding included
 _REFILL = 8  # places are given away once a part of them, one in so many, is free
@@ -53,6 +54,8 @@ def answer_batch(
     size: int = 32,
 ) -> list[BatchAnswer]:
     """Answers in the order of the requests, `size` of them decoded side by side; repeatable for the same arguments."""
+    if decoder.spec.mla is not None:
+        raise ModelError("answering in batches does not support models with latent attention")
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests)
     batch = _Batch(
         decoder, frozenset(stop_ids), torch.Generator().manual_seed(seed), min(size, len(requests)), capacity
@@ -168,6 +171,7 @@ class _Batch:
         decoder, eps = self.decoder, self.decoder.spec.norm_eps
         hidden = decoder.embed(torch.tensor(rows, device=decoder.device))
         for layer, buffers in zip(decoder.layers, self.buffers, strict=True):
+            assert isinstance(layer.attention, GroupedQueryAttention)  # the other kind was refused
             hidden = hidden + attend(layer.attention, rms_norm(hidden, layer.norms[0], eps), buffers)
             hidden = hidden + layer.mlp(rms_norm(hidden, layer.norms[1], eps))
         return hidden

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_tensor(files: list[Path], name: str) -> Tensor | None:
     """The tensor of that name, None where no file has it; raises ModelError where a file is damaged."""
-    return next((tensor for path in files for found, tensor in _tensors(path) if found == name), None)
+    return next((tensor for path in files for found, tensor in stored_tensors([path]) if found == name), None)
 
 
 def fill_slots(slots: Mapping[str, Tensor], files: list[Path], *, others: Collection[str] = ()) -> None:
@@ -95,12 +95,12 @@ def fill_slots(slots: Mapping[str, Tensor], files: list[Path], *, others: Collec
     """
     filled: dict[str, str] = {}
     for path in files:
-        for name, tensor in _tensors(path):
+        for name, tensor in stored_tensors([path]):
             if name.endswith(_IGNORED_SUFFIX) or (name == "lm_head.weight" and name not in slots) or name in others:
                 continue
             if name in filled:
                 raise ModelError(f"{path}: tensor {name} is also in {filled[name]}")
-            _copy(tensor, slots.get(name), f"{path}: tensor {name}")
+            copy_into(slots.get(name), tensor, f"{path}: tensor {name}")
             filled[name] = path.name
     missing = [name for name in slots if name not in filled]
     if missing:
@@ -108,21 +108,23 @@ def fill_slots(slots: Mapping[str, Tensor], files: list[Path], *, others: Collec
         raise ModelError(f"{files[0].parent}: tensor {missing[0]}{more} is in none of {len(files)} safetensors file(s)")
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of one file, read from the memory map: no copy of the file is held."""
-    try:
-        with safe_open(path, framework="pt") as stored:
-            for name in sorted(stored.keys()):
-                yield name, stored.get_tensor(name)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is damaged or incomplete: {error}") from error
+def stored_tensors(files: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of files by name, read from the memory map: no copy of a file is held."""
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as stored:
+                for name in sorted(stored.keys()):
+                    yield name, stored.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path} is damaged or incomplete: {error}") from error
 
 
-def _copy(tensor: Tensor, slot: Tensor | None, where: str) -> None:
+def copy_into(slot: Tensor | None, tensor: Tensor, where: str) -> None:
+    """Copy a stored tensor into its slot; raises ModelError, with `where` it is from, if it does not fit."""
     if slot is None:
         raise ModelError(f"{where} is not part of this architecture")
     if tensor.shape != slot.shape:
         raise ModelError(f"{where} has shape {list(tensor.shape)}, config.json asks for {list(slot.shape)}")
-    if tensor.dtype not in _FLOATS:
+    if tensor.dtype not in _FLOATS and tensor.dtype != slot.dtype:
         raise ModelError(f"{where} has type {tensor.dtype}; supported: float16, bfloat16, float32, float64")
     slot.copy_(tensor)

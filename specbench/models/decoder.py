@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.models.attention import GROUPED_ROWS, GroupedQueryAttention, Rows, rms_norm
+from specbench.models.attention import GROUPED_ROWS, Rows, rms_norm
 from specbench.models.kv_cache import KVCache
+from specbench.models.layer import Layer
 from specbench.models.linear import Linear, choose_path
 from specbench.models.rope import inverse_frequencies
 from specbench.models.spec import ModelSpec
@@ -49,55 +50,6 @@ class Output:
     sublayer_outputs: Mapping[int, Tensor] = field(default_factory=dict)  # sublayer -> [B, T, d]
 
 
-class MLP:
-    """Gated MLP with fused gate and up projections."""
-
-    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.width = spec.intermediate_size
-        new = functools.partial(torch.empty, dtype=dtype, device=device)
-        bias_in = new(2 * self.width) if spec.mlp_bias else None
-        bias_out = new(spec.hidden_size) if spec.mlp_bias else None
-        self.gate_up = Linear(new(2 * self.width, spec.hidden_size), bias_in)
-        self.down = Linear(new(spec.hidden_size, self.width), bias_out)
-
-    def slots(self, prefix: str) -> dict[str, Tensor]:
-        """Library tensor names under `prefix` (``...mlp.``) -> views into the fused weights."""
-        named: dict[str, Tensor] = {}
-        for fused, down, suffix in (
-            (self.gate_up.weight, self.down.weight, "weight"),
-            (self.gate_up.bias, self.down.bias, "bias"),
-        ):
-            if fused is not None and down is not None:
-                gate, up = fused.chunk(2)
-                named |= {f"{prefix}gate_proj.{suffix}": gate, f"{prefix}up_proj.{suffix}": up}
-                named[f"{prefix}down_proj.{suffix}"] = down
-        return named
-
-    def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
-
-
-class Layer:
-    """Attention and MLP of one layer with their norms."""
-
-    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.attention = GroupedQueryAttention(spec, dtype=dtype, device=device)
-        self.mlp = MLP(spec, dtype=dtype, device=device)
-        self.norms = [torch.empty(spec.hidden_size, dtype=dtype, device=device) for _ in range(2)]
-
-    def slots(self, prefix: str) -> dict[str, Tensor]:
-        return {
-            f"{prefix}input_layernorm.weight": self.norms[0],
-            f"{prefix}post_attention_layernorm.weight": self.norms[1],
-            **self.attention.slots(f"{prefix}self_attn."),
-            **self.mlp.slots(f"{prefix}mlp."),
-        }
-
-    def linears(self) -> list[Linear]:
-        return [*self.attention.linears(), self.mlp.gate_up, self.mlp.down]
-
-
 class Decoder:
     """The model: empty until a loader has filled `slots()` and called `finish()`."""
 
@@ -112,7 +64,7 @@ class Decoder:
         self.spec, self.dtype, self.device = spec, dtype, torch.device(device)
         new = functools.partial(torch.empty, dtype=dtype, device=self.device)
         self.embedding = new(spec.vocab_size, spec.hidden_size) if embedding is None else embedding
-        self.layers = [Layer(spec, dtype=dtype, device=self.device) for _ in range(spec.num_layers)]
+        self.layers = [Layer(spec, index, dtype=dtype, device=self.device) for index in range(spec.num_layers)]
         self.norm = new(spec.hidden_size)
         head = self.embedding if spec.tied_embeddings else torch.empty_like(self.embedding)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -148,7 +100,7 @@ class Decoder:
         self.norm = self.norm.float()
         for layer in self.layers:
             layer.norms = [weight.float() for weight in layer.norms]
-            layer.attention.widen_norm()
+            layer.attention.widen()
 
     def linears(self) -> list[Linear]:
         return [linear for layer in self.layers for linear in layer.linears()] + [self.head]
@@ -201,7 +153,8 @@ class Decoder:
             inputs = self._catch_up(inputs, cache, resume, start=start, skip=skip, seen=seen)
             first = resume.layer
         hidden = self.embed(inputs) if inputs.dim() == 2 else inputs
-        rows = self._rows(hidden, place, positions, mask, scores=hidden.dtype if cache is None else self.dtype)
+        as_stored = cache is not None and self.spec.mla is None
+        rows = self._rows(hidden, place, positions, mask, scores=self.dtype if as_stored else hidden.dtype)
         seen.residual(2 * first - 1, hidden)
         for index in range(first, last):
             buffers = None if cache is None else cache.layers[index]
@@ -274,6 +227,10 @@ class Decoder:
         seen.outputs |= behind.sublayer_outputs
         return torch.cat([resume.hidden[None], behind.hidden], dim=1)
 
+    def batch_rows(self, hidden: Tensor) -> Rows:
+        """What attention layers need to read whole sequences [B, T, d] without a cache."""
+        return self._rows(hidden, (0, 0), None, None, scores=hidden.dtype)
+
     def _rows(
         self,
         hidden: Tensor,
@@ -291,10 +248,14 @@ class Decoder:
         cos, sin = self.rotary(positions, hidden.dtype)
         causal = mask is None and prefix == 0 and count > 1
         bias = None if causal or (count == 1 and mask is None) else self._bias(count, prefix, mask, scores)
-        groups = self.spec.num_heads // self.spec.num_kv_heads
         small = bias is not None and count <= GROUPED_ROWS
-        grouped = bias.repeat(groups, 1) if bias is not None and small else None
-        return Rows(cos, sin, start, prefix, bias, grouped, causal)
+        grouped = bias.repeat(self.spec.heads_of_a_key, 1) if bias is not None and small else None
+        return Rows(cos, sin, start, prefix, bias, grouped, causal, self._past(prefix, hidden.dtype))
+
+    def _past(self, prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        if self.spec.mla is None or self.spec.mla.form != "svd":
+            return None
+        return self.rotary(torch.arange(prefix, device=self.device), dtype)  # committed rows lie at their positions
 
     def _bias(self, count: int, prefix: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
         visible = torch.ones(count, count, dtype=torch.bool, device=self.device).tril() if mask is None else mask

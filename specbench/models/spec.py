@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from specbench.models.latent_spec import LatentSpec, latent_from_config
 from specbench.types import ModelError
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
@@ -20,6 +21,12 @@ FAMILIES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+}
+# Converted models (`latent_model`): the same but for the attention, which the table `mla` describes.
+LATENT_FAMILIES = {
+    "LlamaMLAForCausalLM": "llama",
+    "Qwen2MLAForCausalLM": "qwen2",
+    "Qwen3MLAForCausalLM": "qwen3",
 }
 _ROPE_NEEDS: dict[str, tuple[str, ...]] = {
     "default": (),
@@ -63,12 +70,21 @@ class ModelSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     tied_embeddings: bool = False
+    mla: LatentSpec | None = None  # None: grouped-query attention
+
+    @property
+    def heads_of_a_key(self) -> int:
+        """Query heads that meet the same cached keys in a pass of few rows."""
+        shared = self.mla is not None and not self.mla.caches_scales  # all heads meet the one latent
+        return self.num_heads if shared else self.num_heads // self.num_kv_heads
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ModelError(f"num_heads ({self.num_heads}) is not a multiple of num_kv_heads ({self.num_kv_heads})")
         if self.head_dim % 2:
             raise ModelError(f"head_dim ({self.head_dim}) is odd; rotary embeddings turn pairs of numbers")
+        if self.mla is not None:
+            self.mla.check(self)
 
 
 def read_spec(folder: Path) -> ModelSpec:
@@ -97,7 +113,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 def spec_from_config(config: Mapping[str, Any]) -> ModelSpec:
     """The spec of a Hugging Face config.json (old and new rope layout); raises ModelError for what is unsupported."""
-    family = _family(config)
+    family, latent = _family(config)
     _refuse_unsupported(config, family)
     attention_bias = bool(config.get("attention_bias", False)) and family in ("llama", "qwen3")
     heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
@@ -119,18 +135,28 @@ def spec_from_config(config: Mapping[str, Any]) -> ModelSpec:
         mlp_bias=family == "llama" and bool(config.get("mlp_bias", False)),
         qk_norm=family == "qwen3",
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        mla=latent_from_config(_table(config, "mla")) if latent else None,
     )
 
 
-def _family(config: Mapping[str, Any]) -> str:
+def _family(config: Mapping[str, Any]) -> tuple[str, bool]:
+    """The family, and whether its attention was converted to a latent one."""
     architectures = config.get("architectures") or []
-    named = [FAMILIES[name] for name in architectures if name in FAMILIES]
+    known = FAMILIES | LATENT_FAMILIES
+    named = [(known[name], name in LATENT_FAMILIES) for name in architectures if name in known]
     if not architectures and config.get("model_type") in FAMILIES.values():
-        named = [config["model_type"]]
+        named = [(config["model_type"], False)]
     if not named:
         found = ", ".join(architectures) or f"model_type={config.get('model_type')}"
-        raise ModelError(f"unsupported architecture {found}; supported: {', '.join(FAMILIES)}")
-    return str(named[0])
+        raise ModelError(f"unsupported architecture {found}; supported: {', '.join(known)}")
+    return named[0]
+
+
+def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = config.get(key)
+    if not isinstance(table, dict):
+        raise ModelError(f"config.json: {key} must be a table, found {table!r}")
+    return table
 
 
 def _refuse_unsupported(config: Mapping[str, Any], family: str) -> None:
