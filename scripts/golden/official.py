@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from specbench.types import Generation
 
 
-@functools.cache
 def decoder(folder: Path) -> Decoder:
-    """The golden model of a folder in float32."""
+    """The golden model of a folder in float32; loaded once, also when it is reached through links."""
+    return _loaded(folder.resolve())
+
+
+@functools.cache
+def _loaded(folder: Path) -> Decoder:
     import torch
 
     from specbench.models.checkpoint import load_decoder
@@ -28,13 +32,19 @@ def decoder(folder: Path) -> Decoder:
 
 def build(folder: Path, *overrides: str, **parts: Any) -> SpeculativeDecoding:
     """What `python run.py <overrides>` would build on this model, greedy; `parts` are further fields of `Parts`."""
-    from specbench.config import compose
     from specbench.decoding.target import Target
     from specbench.methods.build import Parts, build_generator
     from specbench.types import Sampling
 
-    config = compose(["model=tiny", *overrides]).method
+    config = _config(overrides)
     return build_generator(config, Parts(target=Target(decoder(folder)), sampling=Sampling(), **parts))  # type: ignore[return-value]
+
+
+@functools.cache
+def _config(overrides: tuple[str, ...]) -> Any:
+    from specbench.config import compose
+
+    return compose(["model=tiny", *overrides]).method
 
 
 def answer(generator: SpeculativeDecoding, case: Data) -> Generation:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specbench.types import Generation, Generator
 
+from .official import decoder
 from .outcome import Data, Outcome, equal, judge
 
 
@@ -41,17 +42,13 @@ def _before(ids: Sequence[int], eos: int | None) -> list[int]:
 def decode(model_dir: Path, prompt: Sequence[int], budget: int, eos: int | None) -> Generation:
     """Greedy plain decoding in float32 through our own loop."""
     stop_ids = () if eos is None else (eos,)
-    return _generator(model_dir).generate(prompt, max_new_tokens=budget, seed=0, stop_ids=stop_ids)
+    return _generator(model_dir.resolve()).generate(prompt, max_new_tokens=budget, seed=0, stop_ids=stop_ids)
 
 
 @functools.cache
 def _generator(model_dir: Path) -> Generator:
-    import torch  # loading models takes seconds to import, which a folder without plain decoding need not pay
-
     from specbench.decoding.loop import SpeculativeDecoding
     from specbench.decoding.target import Target
     from specbench.methods.ar import Autoregressive
-    from specbench.models.checkpoint import load_decoder
 
-    decoder = load_decoder(model_dir, dtype=torch.float32, device="cpu")
-    return SpeculativeDecoding(Target(decoder), Autoregressive())
+    return SpeculativeDecoding(Target(decoder(model_dir)), Autoregressive())

@@ -43,17 +43,26 @@ CHECKERS: dict[str, Checker] = {
 }
 
 
+def data_files(root: Path) -> list[Path]:
+    """Every data file `<folder>/<file>.json` below `root`, by name."""
+    return sorted(root.glob("*/*.json"))
+
+
 def check_folder(root: Path) -> Iterator[tuple[str, list[Outcome]]]:
-    """(group, outcomes) for every data file `<folder>/<file>.json` below `root`."""
-    for path in sorted(root.glob("*/*.json")):
-        name = path.relative_to(root).as_posix()
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            yield name, [Outcome(name, FAILED, f"not readable JSON: {error}")]
-            continue
-        checkers = (CHECKERS.get(name, _skip), check_plain_decoding)
-        yield name, [outcome for checker in checkers for outcome in _guarded(name, checker, root, data)]
+    """(group, outcomes) for every data file below `root`."""
+    for path in data_files(root):
+        yield path.relative_to(root).as_posix(), check_file(root, path)
+
+
+def check_file(root: Path, path: Path) -> list[Outcome]:
+    """What the checkers say about one data file below `root`."""
+    name = path.relative_to(root).as_posix()
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return [Outcome(name, FAILED, f"not readable JSON: {error}")]
+    checkers = (CHECKERS.get(name, _skip), check_plain_decoding)
+    return [outcome for checker in checkers for outcome in _guarded(name, checker, root, data)]
 
 
 def _guarded(name: str, checker: Checker, root: Path, data: Data) -> list[Outcome]:

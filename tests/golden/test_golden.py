@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from scripts.golden.outcome import FAILED, PASSED, SKIPPED, close, equal
-from scripts.golden.registry import CHECKERS, check_folder
+from scripts.golden.registry import CHECKERS, check_file, check_folder, data_files
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,31 +29,26 @@ def golden(shared_data) -> Path:
     return shared_data / "golden"
 
 
-@pytest.fixture(scope="module")
-def outcomes(golden):
-    return dict(check_folder(golden))
+@pytest.mark.parametrize("name", sorted(CHECKERS))
+def test_a_file_is_checked_completely_and_nothing_disagrees(golden, name):
+    outcomes = check_file(golden, golden / name)
+    assert [(outcome.case, outcome.detail) for outcome in outcomes if outcome.status != PASSED] == []
+    plain = sum(outcome.case.endswith("plain decoding") for outcome in outcomes)
+    assert plain == plain_answers(json.loads((golden / name).read_text()))
+    assert len(outcomes) > plain
 
 
-def test_nothing_disagrees(outcomes):
-    failed = [(group, *outcome) for group, found in outcomes.items() for outcome in found if outcome.status == FAILED]
-    assert failed == []
+def plain_answers(data: dict) -> int:
+    """How many prompts of a file have a recorded plain answer."""
+    return sum("ar_ids" in prompt for case in data.get("cases", []) for prompt in case.get("prompts") or [case])
 
 
-@pytest.mark.parametrize("group", sorted(CHECKERS))
-def test_a_file_with_a_checker_is_checked_completely(outcomes, group):
-    assert len(outcomes[group]) >= 1
-    assert {outcome.status for outcome in outcomes[group]} == {PASSED}
+def test_plain_answers_are_recorded_for_every_family(golden):
+    assert sum(plain_answers(json.loads((golden / name).read_text())) for name in CHECKERS) >= 30
 
 
-def test_plain_decoding_is_checked_for_every_family(outcomes):
-    plain = [o for found in outcomes.values() for o in found if o.case.endswith("plain decoding")]
-    assert len(plain) >= 30
-    assert {outcome.status for outcome in plain} == {PASSED}
-
-
-def test_every_skip_has_a_reason(outcomes):
-    skipped = [outcome for found in outcomes.values() for outcome in found if outcome.status == SKIPPED]
-    assert all(outcome.detail for outcome in skipped)
+def test_every_file_has_a_checker(golden):
+    assert {path.relative_to(golden).as_posix() for path in data_files(golden)} == set(CHECKERS)
 
 
 def nudge(value: Any) -> Any:
@@ -62,15 +57,15 @@ def nudge(value: Any) -> Any:
 
 
 def corrupted(golden: Path, folder: Path, name: str, change: Callable[[dict], None]) -> Path:
-    """A golden folder that holds one file, changed, and whatever it refers to."""
-    for link in ("models", "specbench_score"):
-        if not (folder / link).exists():
-            shutil.copytree(golden / link, folder / link)
+    """One file, changed, in a folder with whatever it refers to."""
+    (folder / "models").symlink_to(golden / "models")  # resolved, these are models that are loaded already
+    if name.startswith("specbench_score/"):
+        shutil.copytree(golden / "specbench_score", folder / "specbench_score")
     data = json.loads((golden / name).read_text())
     change(data)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(data))
-    return folder
+    return folder / name
 
 
 # what is changed: (file, path to a number in it, the case that must notice)
@@ -118,23 +113,27 @@ CORRUPTIONS = [
 @pytest.mark.parametrize(("name", "place", "case"), CORRUPTIONS, ids=[f"{c[0]}-{c[2]}" for c in CORRUPTIONS])
 def test_one_wrong_number_is_noticed_by_its_own_case(golden, tmp_path, name, place, case):
     def change(data: dict) -> None:
-        keep_only(data, place)
+        *way, last = keep_only(data, place)
         holder = data
-        for step in place[:-1]:
+        for step in way:
             holder = holder[step]
-        holder[place[-1]] = nudge(holder[place[-1]])
+        holder[last] = nudge(holder[last])
 
-    found = dict(check_folder(corrupted(golden, tmp_path, name, change)))[name]
+    found = check_file(tmp_path, corrupted(golden, tmp_path, name, change))
     assert case in {outcome.case for outcome in found if outcome.status == FAILED}
 
 
-def keep_only(data: dict, place: list) -> None:
-    """Empty the cases that the change does not touch, to keep the test short; places stay valid."""
+def keep_only(data: dict, place: list) -> list:
+    """Drop the cases and the later prompts that the change does not touch, to keep the test short; the new place."""
     for key in ("cases", "siblings", "logit_processing", "pairs"):
         if key in data:
-            data[key] = data[key][: place[1] + 1] if key == place[0] else []
-    if place[0] != "runs":
-        data.pop("runs", None)
+            data[key] = [data[key][place[1]]] if key == place[0] else []
+    if place[0] == "runs":
+        return place
+    data.pop("runs", None)
+    if place[2] == "prompts":  # a later one may depend on what an earlier one left behind
+        data[place[0]][0]["prompts"] = data[place[0]][0]["prompts"][: place[3] + 1]
+    return [place[0], 0, *place[2:]]
 
 
 def test_an_answer_that_lost_its_end_token_is_noticed(golden, tmp_path):
@@ -142,15 +141,15 @@ def test_an_answer_that_lost_its_end_token_is_noticed(golden, tmp_path):
         data["cases"] = [case for case in data["cases"] if case["eos_id"] is not None]
         data["cases"][0]["eos_id"] = 0  # never predicted by these models
 
-    found = dict(check_folder(corrupted(golden, tmp_path, "knapspec/e2e.json", change)))["knapspec/e2e.json"]
+    found = check_file(tmp_path, corrupted(golden, tmp_path, "knapspec/e2e.json", change))
     assert [outcome.status for outcome in found if outcome.case.endswith("plain decoding")] == [FAILED]
 
 
 def test_a_damaged_answer_file_fails_its_pair_only(golden, tmp_path):
-    folder = corrupted(golden, tmp_path, "specbench_score/expected.json", lambda data: data.pop("runs"))
-    path = folder / "specbench_score" / "pair_3" / "method.jsonl"
+    file = corrupted(golden, tmp_path, "specbench_score/expected.json", lambda data: data.pop("runs"))
+    path = file.parent / "pair_3" / "method.jsonl"
     path.write_text(path.read_text()[:-40])
-    found = dict(check_folder(folder))["specbench_score/expected.json"]
+    found = check_file(tmp_path, file)
     failed = {outcome.case.split()[0]: outcome.detail for outcome in found if outcome.status == FAILED}
     assert set(failed) == {"pair_3"}
     assert "line" in failed["pair_3"]
