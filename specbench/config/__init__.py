@@ -3,7 +3,7 @@
 from specbench.config.command import command
 from specbench.config.composing import compose, compose_train_draft, run_config
 from specbench.config.controllers import ControllerConfig
-from specbench.config.identity import NOT_SEMANTIC, as_dict, run_id, semantic
+from specbench.config.identity import NOT_SEMANTIC, as_dict, job_key, run_id, semantic
 from specbench.config.jobs import run_job
 from specbench.config.methods import MethodConfig
 from specbench.config.methods_clasp import ClaspConfig
@@ -23,12 +23,14 @@ from specbench.config.parts import (
     TaskConfig,
 )
 from specbench.config.root import RunConfig
+from specbench.config.sizes import SIZES
 from specbench.config.text import aligned
 from specbench.config.training import CorpusConfig, DistilConfig, TrainDraftConfig
 from specbench.config.trees import flatten
 
 __all__ = [
     "NOT_SEMANTIC",
+    "SIZES",
     "ArtefactConfig",
     "ClaspConfig",
     "ConflConfig",
@@ -57,6 +59,7 @@ __all__ = [
     "compose",
     "compose_train_draft",
     "flatten",
+    "job_key",
     "run_config",
     "run_id",
     "run_job",

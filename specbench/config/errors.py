@@ -15,6 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, Vali
 
 from specbench.config.checks import suggestion
 from specbench.config.trees import flatten
+from specbench.types import ConfigError
 
 CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = (
@@ -46,6 +47,8 @@ def one_line(error: BaseException, overrides: Sequence[str] = (), config_name: s
         return f"cannot read {error.override!r}: {_first_line(error)}; write key=value, group=choice or key=[a,b]"
     chain = list(_causes(error))
     for link in chain:
+        if isinstance(link, ConfigError):
+            return str(link)
         if isinstance(link, MissingMandatoryValue):
             return f"{link.full_key}: a value is needed"
         if isinstance(link, ValidationError):

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.config.root import RunConfig
@@ -16,6 +17,7 @@ from specbench.config.trees import flatten
 NOT_SEMANTIC = (
     "artefact",  # how a part came to be does not change it
     "dry_run",
+    "experiment_name",
     "hardware.num_threads",  # measured; recorded with each run
     "logger",
     "model.data",  # resolved into data.source
@@ -26,6 +28,10 @@ NOT_SEMANTIC = (
     "task.default_max_new_tokens",  # resolved into sampling.max_new_tokens
     "task.only_source",  # resolved into data.source
 )
+# What differs between machines that do the same job: where its data lies, and what it runs on.
+_OF_THE_MACHINE = ("data", "hardware.device", "hardware.name")
+# Keys that came later, with the value that every run had before: at that value they do not change a run_id.
+LATER = {"measure.acceptance": "decode"}
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
@@ -35,7 +41,7 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
 
 def semantic(config: RunConfig) -> dict[str, Any]:
     """The dotted keys and values that identify a run; of the device only its type counts (`cuda:1` is `cuda`)."""
-    flat = {key: value for key, value in flatten(as_dict(config)).items() if not _listed(key)}
+    flat = _without(flatten(as_dict(config)), NOT_SEMANTIC)
     flat["hardware.device"] = config.hardware.device.partition(":")[0]
     return flat
 
@@ -45,11 +51,25 @@ def run_id(config: RunConfig) -> str:
 
     Pass a config whose `hardware.device` is resolved, so that runs on different devices keep different ids.
     """
-    text = json.dumps(semantic(config), sort_keys=True, ensure_ascii=False)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     names = (config.model.name, config.method.name, config.task.name)
+    return _named(names, semantic(config))
+
+
+def job_key(config: Mapping[str, Any]) -> str:
+    """What a job is called on every machine: like `run_id`, but without data source and device.
+
+    `config` is what `as_dict` gives or a run's config.yaml holds.
+    """
+    flat = _without(flatten(config), NOT_SEMANTIC + _OF_THE_MACHINE)
+    return _named([str(flat[f"{part}.name"]) for part in ("model", "method", "task")], flat)
+
+
+def _named(names: Sequence[str], values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), digest])
 
 
-def _listed(key: str) -> bool:
-    return any(key == entry or key.startswith(entry + ".") for entry in NOT_SEMANTIC)
+def _without(flat: Mapping[str, Any], entries: Sequence[str]) -> dict[str, Any]:
+    kept = {key: value for key, value in flat.items() if key not in LATER or value != LATER[key]}
+    return {k: v for k, v in kept.items() if not any(k == entry or k.startswith(entry + ".") for entry in entries)}

@@ -19,10 +19,10 @@ from specbench.config.parts import (
     SamplingConfig,
     TaskConfig,
 )
+from specbench.config.sizes import SIZES
 from specbench.config.store import schema
 from specbench.types import ConfigError
 
-SIZES = ("smoke", "embedded", "published")
 OBJECTIVES = (
     "walltime_speedup",
     "end_to_end_speedup",
@@ -36,7 +36,10 @@ OBJECTIVES = (
 @schema("run")
 @dataclass
 class RunConfig:
-    """One run: `num_samples` null = all; `objective` is the number given back to a sweeper."""
+    """One run: `num_samples` null = all; `objective` is the number given back to a sweeper.
+
+    `size` and `experiment_name` say how big which experiment was run; neither makes it another run.
+    """
 
     model: ModelConfig = MISSING
     method: MethodConfig = MISSING
@@ -51,6 +54,7 @@ class RunConfig:
     num_samples: int | None = 8
     seed: int = 0
     size: str = "embedded"
+    experiment_name: str | None = None
     objective: str = "walltime_speedup"
     dry_run: bool = False
 

@@ -118,6 +118,37 @@ CHOICE_COLUMNS = (
     Column("values", TEXT, "JSON object: the choice and its score", required=True),
 )
 
+# Matched cells of conversion experiments: made from finished runs, so that they are stored only where runs are frozen.
+_ARM_COLUMNS = (
+    Column("run_id", TEXT, "the run that measured it", required=True),
+    Column("pair", TEXT, "target <- draft before conversion", required=True),
+    Column("converter", TEXT, "transmla | mha2mla | svd | care | none (the original draft)", required=True),
+    Column("budget", FLOAT, "cache of the converted draft as a share of the original's", required=True),
+    Column("variant", TEXT, "original | none (as converted) | kv | functional", required=True),
+    Column("options", TEXT, "JSON object: the other keys of the conversion", required=True),
+    Column("tuning", TEXT, "JSON object: the keys of the tuning; {} where nothing is tuned", required=True),
+)
+CELL_COLUMNS = (
+    *_ARM_COLUMNS,
+    Column("task", TEXT, "the task as the run names it", required=True),
+    Column("setting", TEXT, "dtype, draft length, answer length: what arms must share", required=True),
+    Column("acceptance", TEXT, "replay | decode", required=True),
+    Column("sample_id", TEXT, "conversation", required=True),
+    Column("prompt_sha256", TEXT, "hash of the first prompt: equal prompts are one cluster", required=True),
+    Column("accepted", INT, "accepted draft tokens, over all turns", required=True),
+    Column("proposed", INT, "drafted tokens", required=True),
+    Column("emitted", INT, "tokens of the answers", required=True),
+    Column("steps", INT, "verify steps", required=True),
+)
+RECONSTRUCTION_COLUMNS = (
+    *_ARM_COLUMNS,
+    Column("layer", INT, "layer of the draft", required=True),
+    Column("rank", INT, "width of its latent"),
+    Column("error_before", FLOAT, "held-out relative squared error behind the output projection, as converted"),
+    Column("error_after", FLOAT, "the same at the end, in the draft's dtype"),
+    Column("seconds", FLOAT, "tuning"),
+)
+
 # A failed row must not carry these: a stale number would enter an average.
 _NUMBERS = tuple(
     name
@@ -134,6 +165,10 @@ TABLES: dict[str, pa.Schema] = {
     "samples": _schema(SAMPLE_COLUMNS),
     "steps": _schema(STEP_COLUMNS),
     "choices": _schema(CHOICE_COLUMNS),
+}
+DERIVED: dict[str, pa.Schema] = {
+    "cells": _schema(CELL_COLUMNS),
+    "reconstruction": _schema(RECONSTRUCTION_COLUMNS),
 }
 
 

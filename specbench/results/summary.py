@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from specbench.results.experiments import experiments_of
 from specbench.results.files import read_json
 from specbench.results.schema import empty_frame, to_frame
 from specbench.results.store import CORRUPT, INTERRUPTED, STATUSES, read_tables
@@ -31,6 +32,8 @@ _MARKS = ("status.json", "journal.jsonl", "summary.json", "config.yaml")
 
 def load_runs(root: str | Path) -> pd.DataFrame:
     """One row a run below `root` (or of the run folder `root`), RUN_COLUMNS first, then all of summary.json.
+
+    `experiment` is the one that a run was measured for (or nothing), `experiments` lists all that it serves.
 
     A run that did not end is listed as `interrupted`, an unreadable one as `corrupt` with its `error`; neither has
     numbers. A folder without runs gives no rows.
@@ -115,6 +118,7 @@ def _configured(folder: Path) -> dict[str, Any]:
         "controller": _name(method.get("controller")) if isinstance(method, Mapping) else None,
         "task": _name(config.get("task")),
         "dtype": hardware.get("dtype") if isinstance(hardware, Mapping) else None,
+        **experiments_of(folder, config.get("experiment_name")),
     }
 
 

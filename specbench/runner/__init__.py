@@ -15,6 +15,7 @@ from specbench.analysis.metrics import summarise
 from specbench.config import RunConfig, as_dict, run_id
 from specbench.loggers import Logger, build_logger
 from specbench.recording import Answer, choice_rows, sample_row, step_rows
+from specbench.results.experiments import join_experiment
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
@@ -43,6 +44,7 @@ def run(config: RunConfig) -> float | None:
     try:
         if is_finished(run_dir):
             log.info("%s is finished and not repeated", run_dir.name)
+            join_experiment(run_dir, config.experiment_name)
             summary, status = read_json(run_dir / "summary.json"), FINISHED
             logger.finish(summary, run_dir, status)
         else:
