@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from specbench.decoding.protocol import Block, Request
 from specbench.types import Verdict
@@ -29,11 +31,22 @@ class ControllerBase:
     def ended(self, block: Block) -> None:
         return None
 
+    def notes(self) -> Mapping[str, Any]:
+        return {}
+
     def end_step(self, drafted: int, verdict: Verdict) -> None:
         return None
 
     def reset(self) -> None:
         return None
+
+
+def chances_note(chances: Sequence[float], *, conditional: bool) -> dict[str, list[float]]:
+    """What is recorded of a classifier: the chance of each judged draft token, the first one first.
+
+    `conditional`: that it is accepted given that all before were; otherwise that it is accepted at all.
+    """
+    return {"conditional_chances" if conditional else "chances": [float(chance) for chance in chances]}
 
 
 @dataclass

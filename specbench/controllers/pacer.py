@@ -6,11 +6,11 @@ Of the published method only the idea is known here (docs/methods/pacer.md); rul
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from specbench.controllers.base import ControllerBase
+from specbench.controllers.base import ControllerBase, chances_note
 from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.gate import Gate, GateShape, StepGate
 from specbench.decoding.protocol import Block, Request
@@ -29,9 +29,11 @@ class PacerStop(ControllerBase):
     rule: BlockRule
     cost: CostRule | None = None
     min_draft_tokens: int = 1
+    conditional: bool = False  # what the gate's chances are: given all before, or that a token is accepted at all
     _request: Request | None = field(init=False, default=None)
     _survival: float = field(init=False, default=1.0)
     _blocks: int = field(init=False, default=0)
+    _chances: list[float] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         scalars = {"prob", "entropy", "margin"} if self.gate.gate.shape.scalars else set()
@@ -60,6 +62,7 @@ class PacerStop(ControllerBase):
             rule=BlockRule(chosen["threshold"], chosen["threshold_growth"], config.threshold_max, config.agg),
             cost=CostRule(**costs) if costs and config.rule == "cost" else None,
             min_draft_tokens=min(cap, config.min_draft_tokens or block_size),
+            conditional=config.label != "survive",
         )
 
     def begin(self, request: Request) -> None:
@@ -67,13 +70,14 @@ class PacerStop(ControllerBase):
 
     def start_step(self, budget: int) -> int:
         assert self._request is not None, "begin comes first"
-        self._blocks, self._survival, self.score = 0, 1.0, None
+        self._blocks, self._survival, self.score, self._chances = 0, 1.0, None, []
         self.gate.restart(self._request.committed[-1])
         return super().start_step(budget)
 
     def more(self, block: Block) -> bool:
         self._blocks += 1
         chances = self.gate.chances(block)
+        self._chances += chances
         wanted = self._judged(chances)
         return wanted or block.first + len(block.tokens) < self.min_draft_tokens
 
@@ -85,6 +89,9 @@ class PacerStop(ControllerBase):
             return self.score >= self.rule.limit(self._blocks)
         self.score = self.cost.gain(chances, self._survival, self.block_size)
         return self.score > 1.0
+
+    def notes(self) -> Mapping[str, Any]:
+        return chances_note(self._chances, conditional=self.conditional)
 
     def end_step(self, drafted: int, verdict: Verdict) -> None:
         if self.cost is not None:

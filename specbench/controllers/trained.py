@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from specbench.controllers.base import ScoreStop
+from specbench.controllers.base import ScoreStop, chances_note
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.heads import AcceptanceHead, ResidualHead, ScalarHead, block_features, loaded
 from specbench.decoding.protocol import Block
@@ -28,13 +29,14 @@ class TrainedStop(ScoreStop):
     conditional: bool = True
     min_draft_tokens: int = 1
     _survival: float = field(init=False, default=1.0)
+    _chances: list[float] = field(init=False, default_factory=list)
 
     @property
     def limit(self) -> float:
         return self.threshold
 
     def start_step(self, budget: int) -> int:
-        self._survival = 1.0
+        self._survival, self._chances = 1.0, []
         return super().start_step(budget)
 
     def chances(self, block: Block) -> Tensor:
@@ -43,12 +45,16 @@ class TrainedStop(ScoreStop):
 
     def judge(self, block: Block) -> float:
         chances = self.chances(block)
+        self._chances += chances.tolist()
         self._survival = self._survival * float(chances.prod()) if self.conditional else float(chances[-1])
         return self._survival
 
     def more(self, block: Block) -> bool:
         enough = block.first + len(block.tokens) >= self.min_draft_tokens
         return super().more(block) or not enough
+
+    def notes(self) -> Mapping[str, Any]:
+        return chances_note(self._chances, conditional=self.conditional)
 
     @staticmethod
     def options(config: Any, artefact: Artefact) -> dict[str, Any]:
@@ -104,6 +110,10 @@ class SpecDecPP(TrainedStop):
         if self.state == "own" and block.first == 0:
             chances[0] = 1.0  # the state that has read the root says nothing of a drafted token
         return chances
+
+    def notes(self) -> Mapping[str, Any]:
+        """With `state` own every chance is that of the token before."""
+        return chances_note(self._chances[self.state == "own" :], conditional=self.conditional)
 
 
 def scalar_head(found: Artefact) -> AcceptanceHead:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -65,6 +65,9 @@ class Controller(Protocol):
         """The step's last block, where nobody is asked: the cap, the budget or a stop id ended the draft."""
 
     def end_step(self, drafted: int, verdict: Verdict) -> None:
+    def notes(self) -> Mapping[str, Any]:
+        """What the record of this step should say of the rule, beside its scores; {} for most."""
+
         """Learn from the target's verdict on the `drafted` tokens."""
 
     def reset(self) -> None:

@@ -60,7 +60,12 @@ class LatencyModel:
 
     def full(self, context: int, num_layers: int) -> float:
         """Seconds of a pass of the whole model over one token."""
-        return self.fixed + self.head + num_layers * (self.attention(context) + self.mlp)
+        return self.predicted(Kind(context, num_layers, num_layers))
+
+    def predicted(self, kind: Kind) -> float:
+        """Seconds of a pass of this kind over one token."""
+        sublayers = kind.attention * self.attention(kind.context) + kind.mlp * self.mlp
+        return self.fixed + self.head * kind.head + sublayers
 
     def attention_row(self, context: int) -> float:
         return self.attention_row_slope * context + self.attention_row_base
@@ -165,10 +170,39 @@ def fit(times: Mapping[Kind, float], num_layers: int) -> LatencyModel:
 def load_latency(folder: Path, key: Mapping[str, Any]) -> LatencyModel | None:
     """The stored model of `key` (model, dtype, threads, CPU, versions, plan, ...), or None."""
     stored = read_if_usable(_file(folder, key))
-    if not stored:
-        return None
+    return _model(stored) if stored else None
+
+
+def _model(stored: Mapping[str, Any]) -> LatencyModel:
     known = {field.name for field in fields(LatencyModel)}
     return LatencyModel(**{name: value for name, value in stored["model"].items() if name in known})
+
+
+def latency_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a run keeps of the profile that it used: key, model, and every timed pass beside what the model says.
+
+    A pass has the fields of Kind, `seconds`, `fitted_s`, and the model's `attention_s` and `mlp_s` of one layer there.
+    """
+    stored = read_if_usable(_file(folder, key))
+    if not stored:
+        return None
+    model = _model(stored)
+    timed = [(entry["kind"], entry["seconds"]) for entry in stored.get("times", [])]
+    passes = [_pass(model, Kind(*kind), seconds) for kind, seconds in timed if _is_pass(kind)]
+    return {"profile": digest(key), "key": dict(key), "model": asdict(model), "passes": passes}
+
+
+def _is_pass(kind: Any) -> bool:
+    return isinstance(kind, list) and kind[0] != "rows"
+
+
+def _pass(model: LatencyModel, kind: Kind, seconds: float) -> dict[str, Any]:
+    says = {
+        "fitted_s": model.predicted(kind),
+        "attention_s": model.attention(kind.context),
+        "mlp_s": model.mlp,
+    }
+    return {**kind._asdict(), "seconds": seconds, **says}
 
 
 def store_latency(

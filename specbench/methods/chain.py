@@ -175,3 +175,4 @@ class ChainDrafter:
             "block_scores": tuple(self._scores),
         }
         return drafting | ({"probs": self._probs} if self._probs else {})
+        drafting |= self.controller.notes()

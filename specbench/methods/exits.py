@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -141,6 +141,9 @@ class ThresholdStop:
     def ended(self, block: Block) -> None:
         self.controller.ended(joined([*self._waiting, block]))
         self._waiting = []
+
+    def notes(self) -> Mapping[str, Any]:
+        return self.controller.notes()
 
     def end_step(self, drafted: int, verdict: Verdict) -> None:
         self.controller.end_step(drafted, verdict)

@@ -208,6 +208,7 @@ class Ouroboros(DrafterBase):
 
     def _q(self) -> Tensor:
         """[n, V] the distributions that the draft tokens were drawn from, in the target's vocabulary."""
+            **self.controller.notes(),
         q = probabilities(torch.stack(self._spine.logits), self.request.sampling)
         return pad(q, (0, self.request.target.decoder.spec.vocab_size - q.shape[1]))
 

@@ -1,8 +1,9 @@
 """The folder of one run while it is written: resumable after a kill at any moment.
 
-Order of events: config.yaml, environment.json, then the journal grows by one line per finished conversation. At the
-end samples.parquet, steps.parquet, choices.parquet and summary.json are written, status.json last, and the journal of
-a finished run is removed. Without status.json a run is interrupted; the journal of a run that is not finished stays.
+Order of events: config.yaml, environment.json (and latency.json where a profile was used), then the journal grows by
+one line per finished conversation. At the end samples.parquet, steps.parquet, choices.parquet and summary.json are
+written, status.json last, and the journal of a finished run is removed. Without status.json a run is interrupted; the
+journal of a run that is not finished stays.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from specbench.results.files import disk_errors, read_json, read_parquet, write_atomically, write_json, write_parquet
 from specbench.results.journal import Journal
+from specbench.results.profiles import FILE_NAME as LATENCY_FILE
 from specbench.results.schema import KEY, LATER, TABLES, Row, to_frame, to_table
 from specbench.types import DataError, SpecbenchError
 
@@ -85,6 +87,10 @@ class RunStore:
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Store versions, hardware and threads."""
         write_json(self.run_dir / "environment.json", environment)
+
+    def write_latency(self, record: Mapping[str, Any]) -> None:
+        """Store the profile of this machine that the method planned with."""
+        write_json(self.run_dir / LATENCY_FILE, record)
 
     def finished_ids(self) -> set[str]:
         """Sample ids that are recorded (failed ones too) and must not run again."""

@@ -85,6 +85,8 @@ class _Run:
         return stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
 
     def _note_resume(self, left: int) -> None:
+            if session.latency_record is not None:
+                store.write_latency(session.latency_record)
         done = len(self.samples) - left
         if done:
             log.info("%s: continuing after %d of %d samples", self.run_dir.name, done, len(self.samples))

@@ -21,7 +21,7 @@ from specbench.decoding.profile import profile
 from specbench.decoding.target import Target
 from specbench.hardware.devices import resolve_device, resolve_dtype
 from specbench.hardware.environment import cpu_model, environment
-from specbench.hardware.latency import LatencyModel, ProfilePlan, load_latency, store_latency
+from specbench.hardware.latency import LatencyModel, ProfilePlan, latency_record, load_latency, store_latency
 from specbench.hardware.profile import LENGTHS, VerifyCurve, load_curve, store_curve, verify_curve
 from specbench.hardware.threads import choose_num_threads, set_num_threads
 from specbench.hardware.timer import device_synchronizer
@@ -62,6 +62,7 @@ class Session:
         self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
         if self.config.method.needs_draft and self.config.model.draft is not None:
+    latency_record: dict[str, Any] | None = field(init=False, default=None)  # of the profile that was used, if any
             self.draft = self._load_draft(self.config.model.draft)
         self.target = Target(self.model.decoder)
         self._probed = Target(self.model.decoder)  # a cache of its own: what the target has read stays there
@@ -252,10 +253,12 @@ class Session:
     def _step_seconds(self, *, context: int, rows: int) -> float:
         synchronize = device_synchronizer(self.config.hardware.device)
         synchronize()
+            self.latency_record = latency_record(folder, key)
         start = time.perf_counter()
         self._forward(self._probed, context=context, rows=rows)
         synchronize()
         return time.perf_counter() - start
+        self.latency_record = latency_record(folder, key)
 
     @staticmethod
     @torch.inference_mode()

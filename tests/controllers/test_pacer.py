@@ -70,6 +70,14 @@ def test_a_gate_that_says_yes_drafts_to_the_cap() -> None:
     assert always[0].block_scores == pytest.approx((1.0, 1.0))
 
 
+def test_steps_record_the_chance_of_every_judged_token() -> None:
+    first = steps(stop(0.9))[0]
+    assert first.block_lengths == (3, 3, 1)
+    assert first.info["chances"] == pytest.approx([0.9] * 6)  # nobody is asked about the last block
+    given_all_before = steps(stop(0.9, conditional=True))[0]
+    assert given_all_before.info["conditional_chances"] == pytest.approx([0.9] * 6)
+
+
 def test_a_gate_that_says_no_drafts_one_block() -> None:
     never, fixed = steps(stop(0.0)), steps(FixedLength(3))
     assert [step.draft_tokens for step in never] == [step.draft_tokens for step in fixed]

@@ -50,6 +50,23 @@ def test_chances_of_survival_do_not() -> None:
     assert asked(controller, [0.9, 0.6, 0.6, 0.6, 0.4]) == [True, True, True, True, False]
 
 
+def test_the_chance_of_every_token_is_noted() -> None:
+    controller = stop()
+    asked(controller, [0.9, 0.8])
+    assert controller.notes() == {"conditional_chances": pytest.approx([0.9, 0.8])}
+    asked(controller, [0.7])
+    assert controller.notes() == {"conditional_chances": pytest.approx([0.7])}  # of this step only
+    survival = stop(conditional=False)
+    asked(survival, [0.9])
+    assert survival.notes() == {"chances": pytest.approx([0.9])}
+
+
+def test_with_own_states_each_chance_is_of_the_token_before() -> None:
+    controller = stop(state="own")
+    asked(controller, [0.5, 0.9, 0.8])
+    assert controller.notes() == {"conditional_chances": pytest.approx([0.9, 0.8])}
+
+
 def test_a_block_counts_like_its_tokens_one_by_one() -> None:
     one, two = stop(threshold=0.1), stop(threshold=0.1)
     asked(one, [0.9, 0.8, 0.7, 0.6])

@@ -13,6 +13,7 @@ from specbench.hardware.latency import (
     describe,
     fit,
     interleaved,
+    latency_record,
     load_latency,
     store_latency,
 )
@@ -113,6 +114,18 @@ def test_a_stored_model_is_found_by_its_key_only(tmp_path) -> None:
     store_latency(tmp_path / "curves", key, TRUE, {Kind(100, 6, 6): 0.5, "head": 0.1})
     assert load_latency(tmp_path / "curves", key) == TRUE
     assert load_latency(tmp_path / "curves", key | {"threads": 1}) is None
+
+
+def test_a_run_keeps_every_timed_pass_beside_what_the_model_says(tmp_path) -> None:
+    kinds = PLAN.kinds(LAYERS)
+    times = {**{kind: 1.1 * cost(kind) for kind in kinds}, ("rows", 0, 100): 0.1, "head": 0.1}
+    store_latency(tmp_path, {"model": "m"}, TRUE, times)
+    record = latency_record(tmp_path, {"model": "m"})
+    assert record is not None
+    assert [entry["context"] for entry in record["passes"]] == [kind.context for kind in kinds]
+    assert all(entry["seconds"] == pytest.approx(1.1 * entry["fitted_s"]) for entry in record["passes"])
+    assert record["passes"][0]["attention_s"] == TRUE.attention(100)
+    assert latency_record(tmp_path, {"model": "other"}) is None
 
 
 def test_people_are_told_when_it_was_noisy() -> None:
