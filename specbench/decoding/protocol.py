@@ -64,10 +64,10 @@ class Controller(Protocol):
     def ended(self, block: Block) -> None:
         """The step's last block, where nobody is asked: the cap, the budget or a stop id ended the draft."""
 
-    def end_step(self, drafted: int, verdict: Verdict) -> None:
     def notes(self) -> Mapping[str, Any]:
         """What the record of this step should say of the rule, beside its scores; {} for most."""
 
+    def end_step(self, drafted: int, verdict: Verdict) -> None:
         """Learn from the target's verdict on the `drafted` tokens."""
 
     def reset(self) -> None:

@@ -174,5 +174,5 @@ class ChainDrafter:
             "block_lengths": tuple(self._lengths),
             "block_scores": tuple(self._scores),
         }
-        return drafting | ({"probs": self._probs} if self._probs else {})
         drafting |= self.controller.notes()
+        return drafting | ({"probs": self._probs} if self._probs else {})

@@ -204,11 +204,11 @@ class Ouroboros(DrafterBase):
             "block_lengths": tuple(spine.lengths),
             "block_scores": tuple(spine.scores),
             "draft_forwards": spine.forwards,
+            **self.controller.notes(),
         }
 
     def _q(self) -> Tensor:
         """[n, V] the distributions that the draft tokens were drawn from, in the target's vocabulary."""
-            **self.controller.notes(),
         q = probabilities(torch.stack(self._spine.logits), self.request.sampling)
         return pad(q, (0, self.request.target.decoder.spec.vocab_size - q.shape[1]))
 

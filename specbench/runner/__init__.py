@@ -71,6 +71,8 @@ class _Run:
         with RunStore(self.run_dir) as store, _messages_in(self.run_dir / "run.log"):
             store.write_config(yaml.safe_dump(as_dict(self.config), sort_keys=False))
             store.write_environment(environment)
+            if session.latency_record is not None:
+                store.write_latency(session.latency_record)
             todo = [sample for sample in self.samples if sample.id not in store.finished_ids()]
             self._note_resume(len(todo))
             self.logger.start(self.config, self.run_dir.name, len(todo), environment)
@@ -85,8 +87,6 @@ class _Run:
         return stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
 
     def _note_resume(self, left: int) -> None:
-            if session.latency_record is not None:
-                store.write_latency(session.latency_record)
         done = len(self.samples) - left
         if done:
             log.info("%s: continuing after %d of %d samples", self.run_dir.name, done, len(self.samples))

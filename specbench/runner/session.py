@@ -57,12 +57,12 @@ class Session:
     model: LoadedModel = field(init=False)
     draft: LoadedModel | None = field(init=False, default=None)
     num_threads: int = field(init=False)
+    latency_record: dict[str, Any] | None = field(init=False, default=None)  # of the profile that was used, if any
 
     def __post_init__(self) -> None:
         self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
         if self.config.method.needs_draft and self.config.model.draft is not None:
-    latency_record: dict[str, Any] | None = field(init=False, default=None)  # of the profile that was used, if any
             self.draft = self._load_draft(self.config.model.draft)
         self.target = Target(self.model.decoder)
         self._probed = Target(self.model.decoder)  # a cache of its own: what the target has read stays there
@@ -213,10 +213,12 @@ class Session:
         key = {**self._machine_key, "plan": dataclasses.asdict(plan)}
         known = None if again else load_latency(folder, key)
         if known is not None and not known.noisy:
+            self.latency_record = latency_record(folder, key)
             return known
         log.info("measuring what the parts of a forward pass take on this machine (once)")
         measured, times = profile(self.target, plan, synchronize=device_synchronizer(self.config.hardware.device))
         store_latency(folder, key, measured, times)
+        self.latency_record = latency_record(folder, key)
         return measured
 
     @property
@@ -253,12 +255,10 @@ class Session:
     def _step_seconds(self, *, context: int, rows: int) -> float:
         synchronize = device_synchronizer(self.config.hardware.device)
         synchronize()
-            self.latency_record = latency_record(folder, key)
         start = time.perf_counter()
         self._forward(self._probed, context=context, rows=rows)
         synchronize()
         return time.perf_counter() - start
-        self.latency_record = latency_record(folder, key)
 
     @staticmethod
     @torch.inference_mode()
