@@ -14,6 +14,7 @@ from specbench.types import Draft, Needs, SampleError, VerifyResult
 
 NO_NEEDS = Needs()
 _BLOCK = 256  # logits of one stage of the argmax
+_TOGETHER = 16  # rows whose logits a CPU reads at once: what is made of more does not stay in its cache
 PREFILL_CHUNK = 512  # rows of one prefill pass; bounds its activations
 
 
@@ -122,14 +123,25 @@ def _result(out: Output, needs: Needs, *, greedy: bool) -> VerifyResult:
 
 
 def _checked_argmax(logits: Tensor) -> Tensor:
-    largest, index = _argmax(logits)
+    largest, index = most_likely(logits)
     if not bool(largest.isfinite().all()):
         raise SampleError("the target's logits are NaN or infinite")
     return index
 
 
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest logit [T] of every row [T, V], and its first index [T]."""
+    largest, index = zip(*map(_argmax, few_rows(logits)), strict=True)
+    return torch.cat(largest), torch.cat(index)
+
+
+def few_rows(logits: Tensor) -> tuple[Tensor, ...]:
+    """The rows in parts that are quick to work on: a device takes all of them at once, a CPU a few."""
+    return logits.split(_TOGETHER) if logits.device.type == "cpu" else (logits,)
+
+
 def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest logit [T] and its first index [T]; in two stages, since a vectorised maximum comes without index."""
+    """In two stages, since a vectorised maximum comes without index."""
     rows, vocab = logits.shape
     if vocab % _BLOCK:
         return logits.max(dim=-1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.protocol import SIGNALS, Block, Controller, Request
+from specbench.decoding.target import few_rows, most_likely
 from specbench.models.decoder import Decoder
 from specbench.models.spec import ModelSpec
 from specbench.types import Verdict
@@ -96,9 +97,9 @@ def read_out(decoder: Decoder, states: Tensor, *, chunk_rows: int) -> tuple[Tens
     tokens, probs = [], []
     for rows in states.split(chunk_rows):
         logits = decoder.head(decoder.final_norm(rows))
-        largest, token = logits.max(dim=-1)
+        largest, token = most_likely(logits)
         tokens.append(token)
-        probs.append((largest - logits.logsumexp(-1)).exp())
+        probs.append((largest - torch.cat([part.logsumexp(-1) for part in few_rows(logits)])).exp())
     return torch.cat(tokens), torch.cat(probs)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specbench.decoding.target import most_likely
 from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
 
@@ -174,7 +175,7 @@ def acceptance(decoder: Decoder, candidates: Candidates, window: Window) -> list
 def top1(decoder: Decoder, states: Tensor) -> Tensor:
     """[C, r] most likely ids of last states [C, r, d]; the logits are never all there at once."""
     flat = states.reshape(-1, states.shape[-1])
-    found = [decoder.head(decoder.final_norm(part)).argmax(-1) for part in flat.split(_HEAD_ROWS)]
+    found = [most_likely(decoder.head(decoder.final_norm(part)))[1] for part in flat.split(_HEAD_ROWS)]
     return torch.cat(found).view(states.shape[:-1])
 
 
@@ -182,7 +183,7 @@ def cosine_sums(states: Tensor, reference: Tensor) -> list[float]:
     """For states [B, r, d] the sum over r of the cosine with reference [r, d], computed in at least float32."""
     wide = states if states.dtype == torch.float64 else states.float()
     reference = reference.to(wide.dtype)
-    dots = torch.einsum("brd,rd->br", wide, reference)
+    dots = torch.linalg.vecdot(wide, reference)
     norms = torch.linalg.vector_norm(wide, dim=-1) * torch.linalg.vector_norm(reference, dim=-1)
     return [float(score) for score in (dots / norms.clamp_min(1e-8)).sum(-1).tolist()]
 
