@@ -251,7 +251,7 @@ def _trace(steps: Sequence[Mapping[Any, Any]], budget: int) -> Trace:
         drafted, accepted, emitted = (int(step[name]) for name in ("num_draft_tokens", "num_accepted", "num_emitted"))
         if step["num_tree_tokens"] != drafted or emitted > accepted + 1:
             raise DataError(f"sample {step['sample_id']}: step {step['step']} drafted no chain; it cannot be replayed")
-        own = _by_token(step)
+        own = scores_by_token(step)
         for place in range(accepted + 1):
             scores[len(right) + place] = own[place:]
         unknown += emitted > accepted == drafted
@@ -259,7 +259,8 @@ def _trace(steps: Sequence[Mapping[Any, Any]], budget: int) -> Trace:
     return Trace(np.array(right, dtype=bool), unknown, budget, scores)
 
 
-def _by_token(step: Mapping[Any, Any]) -> list[float]:
+def scores_by_token(step: Mapping[Any, Any]) -> list[float]:
+    """The rule's score of each drafted token that it judged; [] where it judged longer blocks."""
     lengths, scores = step.get("block_lengths"), step.get("block_scores")
     if not (isinstance(lengths, _LISTS) and isinstance(scores, _LISTS)) or any(int(n) != 1 for n in lengths):
         return []

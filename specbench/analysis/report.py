@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from specbench.analysis.theory import worth_it
-from specbench.hardware.profile import VerifyCurve
+from specbench.analysis.theory import curve_of, worth_it
 
 COLUMNS = (
     "model",
@@ -133,11 +132,5 @@ def _note(run: Mapping[str, Any]) -> str:
     if run["status"] == "corrupt":
         return f"{run['run_id']}: corrupt: {run.get('error', 'unreadable')}"
     failed = f"failed: {run.get('error', 'see its samples')}; " if run["status"] == "failed" else ""
-    verdict = "the baseline itself" if run.get("method") == "ar" else worth_it(run, _curve(run.get("t_curve")))
+    verdict = "the baseline itself" if run.get("method") == "ar" else worth_it(run, curve_of(run.get("t_curve")))
     return f"{run['run_id']}: {failed}{verdict}"
-
-
-def _curve(points: Sequence[Sequence[float]] | None) -> VerifyCurve | None:
-    if points is None or not len(points):
-        return None
-    return VerifyCurve({int(length): float(value) for length, value in points})

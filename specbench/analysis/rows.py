@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from specbench.results.schema import BASELINE, METHOD
+from specbench.results.schema import BASELINE, KEY, METHOD
 
 TURN = ["sample_id", "turn", "repeat"]
 
@@ -40,6 +40,12 @@ def counted(samples: pd.DataFrame) -> pd.DataFrame:
 def arm(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """The rows of one arm."""
     return rows[rows["arm"] == name]
+
+
+def own_steps(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The method's steps of the counted samples of one run, in the order they were taken, with started_at and timed."""
+    own = arm(counted(samples), METHOD)[[*KEY, "started_at", "timed"]]
+    return steps.merge(own, on=list(KEY)).sort_values(["started_at", "step"], kind="stable").reset_index(drop=True)
 
 
 def pair(rows: pd.DataFrame) -> pd.DataFrame:

@@ -64,6 +64,21 @@ def break_even_acceptance(cost: float, num_draft_tokens: float) -> float:
     return max((cost - 1) / num_draft_tokens, 0.0)
 
 
+def prediction(summary: Mapping[str, Any], curve: VerifyCurve | None) -> float | None:
+    """The speedup that a run's own cost ratio, mat and t(T) promise; None where one of them is not known."""
+    ratio, mat, drafted = (summary.get(name) for name in ("cost_ratio", "mat", "tree_tokens_per_step"))
+    if curve is None or ratio is None or mat is None or not drafted:
+        return None
+    return predicted_speedup(mat, step_cost(drafted, ratio, curve, summary.get("verify_rows_histogram")))
+
+
+def curve_of(points: Sequence[Sequence[float]] | None) -> VerifyCurve | None:
+    """t(T) from the `t_curve` of a summary, [[T, seconds], ...]; None without points."""
+    if points is None or not len(points):
+        return None
+    return VerifyCurve({int(length): float(value) for length, value in points})
+
+
 def worth_it(summary: Mapping[str, Any], t_curve: VerifyCurve | None) -> str:
     """One line: did it pay, and why (cost ratio, acceptance, t(T), break-even, predicted against measured)."""
     if summary.get("mat") is None:
@@ -104,7 +119,8 @@ def _reasons(summary: Mapping[str, Any], curve: VerifyCurve | None) -> list[str]
     acceptance, ratio, mat = (summary.get(name) for name in ("acceptance_rate", "cost_ratio", "mat"))
     reasons = [f"cost ratio {_text(ratio)}", f"acceptance {_text(acceptance)}", f"mat {_text(mat)}"]
     drafted, spine = summary.get("tree_tokens_per_step"), summary.get("draft_tokens_per_step")
-    if curve is None or ratio is None or mat is None or not drafted:
+    predicted = prediction(summary, curve)
+    if curve is None or ratio is None or not drafted or predicted is None:
         return [*reasons, "no prediction without a measured t(T) and a cost ratio"]
     histogram = summary.get("verify_rows_histogram")
     cost = step_cost(drafted, ratio, curve, histogram)
@@ -113,7 +129,7 @@ def _reasons(summary: Mapping[str, Any], curve: VerifyCurve | None) -> list[str]
     reasons.append(f"break-even mat {cost:.2f}")
     if spine:
         reasons[-1] += f", acceptance {_text(break_even_acceptance(cost, spine))}"
-    return [*reasons, f"predicted {predicted_speedup(mat, cost):.2f}x"]
+    return [*reasons, f"predicted {predicted:.2f}x"]
 
 
 def _text(value: float | None) -> str:

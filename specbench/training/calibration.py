@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-_BINS = 15
-_LARGEST_LOG_TEMPERATURE = 4.0
+from specbench.training.reliability import auc, expected_calibration_error
 
-Floats = NDArray[np.float64]
+_LARGEST_LOG_TEMPERATURE = 4.0
 
 
 def fitted_temperature(logits: Tensor, label: Tensor) -> float:
@@ -27,18 +24,6 @@ def fitted_temperature(logits: Tensor, label: Tensor) -> float:
 
     limits = (-_LARGEST_LOG_TEMPERATURE, _LARGEST_LOG_TEMPERATURE)
     return float(np.exp(minimize_scalar(loss, bounds=limits, method="bounded").x))
-
-
-def auc(chance: Floats, right: NDArray[np.bool_]) -> float | None:
-    """The chance that a right token is ranked above a wrong one; None where one kind is missing."""
-    return None if right.all() or not right.any() else float(roc_auc_score(right, chance))
-
-
-def expected_calibration_error(chance: Floats, label: Floats) -> float:
-    """Mean distance between chance and label over 15 bins of equal width, weighted by how full they are."""
-    place = np.minimum((chance * _BINS).astype(int), _BINS - 1)
-    gaps = [abs(float(np.sum(chance[place == b] - label[place == b]))) for b in range(_BINS)]
-    return sum(gaps) / len(chance)
 
 
 def scores(chance: Tensor, label: Tensor, index: Tensor) -> dict[str, Any]:

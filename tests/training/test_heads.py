@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.controllers.heads import ResidualHead, ScalarHead, loaded
 from specbench.models.artefact import load_artefact
-from specbench.training.calibration import auc, expected_calibration_error, fitted_temperature, scores
+from specbench.training.calibration import fitted_temperature, scores
 from specbench.training.heads import (
     FitOptions,
     fit_scalars,
@@ -22,6 +22,7 @@ from specbench.training.heads import (
     state_examples,
 )
 from specbench.training.labels import labels, weighted_loss
+from specbench.training.reliability import auc, expected_calibration_error
 from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError, ModelError
 

@@ -1,0 +1,150 @@
+"""What all figures share: which runs can be drawn, how they are named, and a clear word where there are too few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from specbench.figures.style import CONTROLLERS, METHODS, Look, look_of, published, variant
+from specbench.results.frozen import Frozen
+from specbench.results.schema import empty_frame
+from specbench.results.store import FINISHED
+from specbench.types import SpecbenchError
+
+NAMES = ("run_id", "model", "dtype", "task", "panel", "method", "controller", "look", "label")
+# Settings that do not tell two runs of one figure apart: they say how it was measured or are part of the panel.
+_NOT_SHOWN = ("num_samples", "experiment", "size", "measure", "model", "data", "task", "hardware", "artefact")
+CONTEXT = "cfg.task.context_tokens"
+
+
+class NotEnoughData(SpecbenchError):  # noqa: N818 (what it is, not a fault)
+    """There is nothing to draw; the text says what is missing and what would give it."""
+
+
+class RunRows(NamedTuple):
+    """One run: its row of `runs` with label and panel, and its rows of the other tables."""
+
+    run: dict[str, Any]
+    samples: pd.DataFrame
+    steps: pd.DataFrame
+    choices: pd.DataFrame
+
+
+def finished_runs(frozen: Frozen, *needed: str) -> pd.DataFrame:
+    """Finished runs that have every column of `needed`, with `panel` and `label`; NotEnoughData without any."""
+    runs = frozen.runs
+    runs = runs[runs["status"] == FINISHED].copy()
+    if runs.empty:
+        raise NotEnoughData("no finished runs")
+    runs = named(runs)
+    missing = [name for name in needed if name not in runs]
+    kept = runs.dropna(subset=[name for name in needed if name in runs]) if not missing else runs.iloc[:0]
+    if kept.empty:
+        raise NotEnoughData(f"none of the {len(runs)} finished runs has {' and '.join(needed)}")
+    return kept.reset_index(drop=True)
+
+
+def each_run(frozen: Frozen, runs: pd.DataFrame) -> Iterator[RunRows]:
+    """The runs one by one with their samples, steps and choices."""
+    tables = {name: dict(iter(getattr(frozen, name).groupby("run_id"))) for name in ("samples", "steps", "choices")}
+    for run in runs.to_dict("records"):
+        parts = {name: groups.get(run["run_id"], empty_frame(name)) for name, groups in tables.items()}
+        yield RunRows({str(key): value for key, value in run.items()}, **parts)
+
+
+def described(run: dict[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` behind the run's names, so that every drawn number says whose it is."""
+    return pd.concat([pd.DataFrame([{name: run[name] for name in NAMES}] * len(rows), index=rows.index), rows], axis=1)
+
+
+def together(frames: list[pd.DataFrame], why: str) -> pd.DataFrame:
+    """The frames of all runs as one; NotEnoughData(why) where none has a row."""
+    filled = [frame for frame in frames if not frame.empty]
+    if not filled:
+        raise NotEnoughData(why)
+    return pd.concat(filled, ignore_index=True)
+
+
+# ---- names
+
+
+def named(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with `panel` (task, and model or dtype where they differ) and a `label` that is unique in its panel.
+
+    The label names the method; its controller too where runs of it differ in that; and settings that differ
+    otherwise. Of runs that differ in none the one with the most samples stays, of equals the latest.
+    """
+    several = runs.groupby("method")["controller"].transform("nunique") > 1
+    by_controller = runs["method"] + "/" + runs["controller"].astype(str)
+    runs = runs.assign(panel=_panels(runs), look=by_controller.where(several, runs["method"]))
+    settings = pd.concat([_settings(own) for _, own in runs.groupby("look")])
+    runs = runs.assign(label=[_label(key, settings[place]) for place, key in runs["look"].items()])
+    order = [name for name in ("num_measured", "finished_at") if name in runs]
+    best = runs.sort_values(order, kind="stable").drop_duplicates(["panel", "label"], keep="last").index
+    return runs[runs.index.isin(best)]
+
+
+def looks(frame: pd.DataFrame) -> dict[str, Look]:
+    """How each label of a frame (NAMES) is drawn, in the order of methods, controllers and settings."""
+    groups: dict[str, list[str]] = {}
+    for row in sorted(frame.drop_duplicates("label").to_dict("records"), key=_order):
+        groups.setdefault(row["look"], []).append(row["label"])
+    return {
+        label: look_of(key) if len(labels) == 1 else variant(look_of(key), number, len(labels), label)
+        for key, labels in groups.items()
+        for number, label in enumerate(labels)
+    }
+
+
+def _order(row: dict[Any, Any]) -> tuple[Any, ...]:
+    """By method, controller, then what the label adds, numbers in it as numbers."""
+    methods, controllers = list(METHODS), list(CONTROLLERS)
+    (method, _), controller = published(row["method"]), row["controller"]
+    place = methods.index(method) if method in methods else len(methods)
+    stop = controllers.index(controller) if controller in controllers else len(controllers)
+    return (place, row["method"], stop, [_number(word) for word in row["label"].replace("=", " ").split()])
+
+
+def _number(word: str) -> tuple[float, str]:
+    try:
+        return float(word.strip(",")), ""
+    except ValueError:
+        return float("inf"), word
+
+
+def _panels(runs: pd.DataFrame) -> list[str]:
+    """The task; how long its contexts are where that differs; and model and dtype where they do."""
+    texts = runs["task"].astype(str)
+    if CONTEXT in runs:
+        several = runs.groupby("task")[CONTEXT].transform("nunique") > 1
+        tokens = runs[CONTEXT].map(lambda value: f" at {int(value)} tokens" if pd.notna(value) else "")
+        texts = texts + tokens.where(several, "")
+    for name in ("model", "dtype"):
+        if runs[name].nunique() > 1:
+            texts = texts + ", " + runs[name].astype(str)
+    return list(texts)
+
+
+def _settings(runs: pd.DataFrame) -> pd.Series:
+    """What tells runs of one method in one panel apart, for each run; "" where nothing does."""
+    keys = [key for key in runs if key.startswith("cfg.") and not key.removeprefix("cfg.").startswith(_NOT_SHOWN)]
+    text = runs[keys].map(_text)
+    differing = [key for key in keys if (text[key].groupby(runs["panel"]).nunique() > 1).any()]
+    if not differing:
+        return pd.Series("", index=runs.index)
+    said = [", ".join(f"{key.rpartition('.')[2]}={row[key]}" for key in differing) for row in text.to_dict("records")]
+    return pd.Series(said, index=runs.index)
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float):
+        return "none" if pd.isna(value) else f"{value:g}"
+    return "none" if value is None or value is pd.NA else str(value)
+
+
+def _label(key: str, setting: str) -> str:
+    return f"{look_of(key).name}, {setting}" if setting else look_of(key).name

@@ -1,0 +1,74 @@
+"""Acceptance of converted drafts after reconstruction against before: one line a matched cell, improved to worse."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from specbench.analysis.matched_cells import CELL, IMPROVED, UNCHANGED, WORSE, compare
+from specbench.figures.base import NotEnoughData
+from specbench.figures.style import BETTER, INK, SAME, WORSE_LOOK, Look, grid, legend, note, styled
+from specbench.results.frozen import Frozen
+
+# (after, before): what is compared, as results/schema.py names the variants of a cell.
+COMPARISONS = {("functional", "none"): "functional − as converted", ("functional", "kv"): "functional − kv"}
+_UNJUDGED = Look("too few prompts", "#BBBBBB", "D")
+_LOOKS = {IMPROVED: BETTER, UNCHANGED: SAME, WORSE: WORSE_LOOK}
+_NUMBERS = ["prompts", "clusters", "before", "after", "delta_pp", "low_pp", "high_pp", "p", "q", "published", "label"]
+
+
+def select(frozen: Frozen) -> pd.DataFrame:
+    """One row a comparison and cell: difference in percentage points, its interval, q-value and label."""
+    cells = frozen.cells
+    if cells.empty:
+        raise NotEnoughData("no matched cells: the experiment mla_matched writes them")
+    runs = cells.groupby(CELL)["run_id"].unique().map(" ".join).rename("run_id").reset_index()
+    frames = []
+    for (after, before), title in COMPARISONS.items():
+        found = compare(cells, after, before).cells
+        frames.append(found.merge(runs, on=CELL).assign(comparison=title))
+    frame = pd.concat([found for found in frames if len(found)], ignore_index=True) if any(map(len, frames)) else None
+    if frame is None:
+        raise NotEnoughData("no cell has both the functional variant and one to compare it with (none or kv)")
+    return frame[["run_id", "comparison", *CELL, "tuning", *_NUMBERS]].assign(cell=_names(frame))
+
+
+def _names(frame: pd.DataFrame) -> list[str]:
+    """What tells the cells apart: keys that are the same everywhere are left out."""
+    keys = [key for key in [*CELL, "tuning"] if frame[key].nunique() > 1] or ["converter", "task"]
+    return [", ".join(_text(key, row[key]) for key in keys) for row in frame.to_dict("records")]
+
+
+def _text(key: str, value: object) -> str:
+    if key in ("options", "tuning"):
+        return " ".join(f"{name}={item}" for name, item in json.loads(str(value)).items())
+    return f"budget {value:g}" if key == "budget" else str(value)
+
+
+@styled
+def build(frame: pd.DataFrame) -> Figure:
+    """One panel a comparison, the same cells and axis in all."""
+    comparisons = list(frame["comparison"].unique())
+    cells = list(dict.fromkeys(frame.sort_values(CELL)["cell"]))
+    figure, axes = grid(len(comparisons), height=0.7 + 0.17 * len(cells))
+    places = {cell: place for place, cell in enumerate(cells)}
+    for axis, comparison in zip(axes, comparisons, strict=True):
+        _forest(axis, frame[frame["comparison"] == comparison], places)
+        axis.set(title=comparison, xlabel="acceptance (percentage points)", ylim=(len(cells) - 0.4, -0.6))
+        axis.set_yticks(list(places.values()), cells)
+    legend(figure, axes)
+    note(figure, "judged by 95 % intervals over prompts and a difference of at least 0.5 points")
+    return figure
+
+
+def _forest(axis: Axes, rows: pd.DataFrame, places: dict[str, int]) -> None:
+    axis.axvline(0.0, color=INK, linewidth=0.8, linestyle="--")
+    for row in rows.to_dict("records"):
+        look = _LOOKS.get(row["label"], _UNJUDGED)
+        where = places[row["cell"]]
+        if pd.notna(row["low_pp"]):
+            axis.hlines(where, row["low_pp"], row["high_pp"], color=look.color, linewidth=1.2)
+        axis.plot(row["delta_pp"], where, label=look.name, **look.of_point())

@@ -1,0 +1,88 @@
+"""Speedup against the quality of the answers: who gives which of one for the other."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from specbench.figures.base import NAMES, NotEnoughData, finished_runs, looks
+from specbench.figures.style import FAINT, INK, grid, legend, note, panels, styled
+from specbench.results.frozen import Frozen
+
+_NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "score_name", "score", "baseline_score", "score_low", "score_high"]
+
+
+def select(frozen: Frozen) -> pd.DataFrame:
+    """One row a timed run of a task with a score: its first score, AR's, and the interval of the difference on it."""
+    runs = finished_runs(frozen, "walltime_speedup")
+    rows = [_scored(run) for run in runs.to_dict("records")]
+    frame = pd.DataFrame([row for row in rows if row is not None], columns=[*NAMES, *_NUMBERS])
+    if frame.empty:
+        raise NotEnoughData("no timed run of a task with a score (gsm8k, cnn_dm, humaneval with execute_code)")
+    return frame
+
+
+def _scored(run: dict) -> dict | None:
+    names = [key.removeprefix("scores.") for key, value in run.items() if key.startswith("scores.") and pd.notna(value)]
+    if not names:
+        return None
+    name = names[0]
+    baseline = run.get(f"baseline_scores.{name}")
+    low, high = (run.get(f"score_deltas.{name}.{side}") for side in ("ci_low", "ci_high"))
+    known = baseline is not None and pd.notna(baseline) and low is not None and pd.notna(low)
+    return {
+        **run,
+        "score_name": name,
+        "score": run[f"scores.{name}"],
+        "baseline_score": baseline,
+        "score_low": baseline + low if known else None,
+        "score_high": baseline + high if known else None,
+    }
+
+
+@styled
+def build(frame: pd.DataFrame) -> Figure:
+    """One panel a task; the stair joins runs that no other beats in both."""
+    styles, tasks = looks(frame), panels(frame)
+    figure, axes = grid(len(tasks), height=2.2, share_y=False)
+    for axis, task in zip(axes, tasks, strict=True):
+        rows = frame[frame["panel"] == task]
+        _front(axis, rows)
+        for row in rows.to_dict("records"):
+            axis.errorbar(
+                row["walltime_speedup"],
+                row["score"],
+                xerr=_error(row, "walltime_speedup", "ci_low", "ci_high"),
+                yerr=_error(row, "score", "score_low", "score_high"),
+                label=row["label"],
+                elinewidth=0.6,
+                **styles[row["label"]].of_point(),
+            )
+        if rows["baseline_score"].notna().any():
+            axis.axhline(float(rows["baseline_score"].dropna().median()), color=INK, linewidth=0.7, linestyle="--")
+        axis.axvline(1.0, color=INK, linewidth=0.7, linestyle="--", label="AR")
+        axis.set(title=task, xlabel="speedup over AR", ylabel=rows["score_name"].iloc[0], xlim=(0, None))
+        axis.set_ylim(0, min(1.03, max(0.1, 1.25 * axis.get_ylim()[1])))
+    legend(figure, axes)
+    note(figure, "dashed: AR; vertical whiskers: the paired difference from AR's score")
+    return figure
+
+
+def front(rows: pd.DataFrame) -> pd.DataFrame:
+    """The runs that no other run is at least as good as in both and better than in one, from slow to fast."""
+    ordered = rows.sort_values(["walltime_speedup", "score"], ascending=False)
+    best = ordered["score"].cummax()
+    kept = ordered[(ordered["score"] > best.shift(fill_value=-1.0))]
+    return kept.sort_values("walltime_speedup")
+
+
+def _front(axis: Axes, rows: pd.DataFrame) -> None:
+    kept = front(rows)
+    axis.step(kept["walltime_speedup"], kept["score"], where="pre", color=FAINT, linewidth=2.5, zorder=1)
+
+
+def _error(row: dict, value: str, low: str, high: str) -> list[list[float]] | None:
+    if pd.isna(row[low]) or pd.isna(row[high]):
+        return None
+    return [[max(0.0, row[value] - row[low])], [max(0.0, row[high] - row[value])]]

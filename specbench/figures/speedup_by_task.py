@@ -1,0 +1,49 @@
+"""Speedup over AR by task, with 95 % intervals over conversations."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from specbench.figures.base import NAMES, finished_runs, looks
+from specbench.figures.style import INK, Look, grid, note, panels, styled
+from specbench.results.frozen import Frozen
+
+_NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "num_measured"]
+
+
+def select(frozen: Frozen) -> pd.DataFrame:
+    """One row a run that was timed against AR."""
+    runs = finished_runs(frozen, "walltime_speedup")
+    runs = runs[runs["method"] != "ar"] if (runs["method"] != "ar").any() else runs  # AR over AR says nothing
+    return runs[[*NAMES, *_NUMBERS]].reset_index(drop=True)
+
+
+@styled
+def build(frame: pd.DataFrame) -> Figure:
+    """One panel a task, one bar a method, from zero; the line at 1 is AR."""
+    styles, tasks = looks(frame), panels(frame)
+    figure, axes = grid(len(tasks), height=0.5 + 0.19 * len(styles))
+    for axis, task in zip(axes, tasks, strict=True):
+        _bars(axis, frame[frame["panel"] == task], styles)
+        axis.set_title(task)
+        axis.set_xlabel("speedup over AR")
+    if frame["ci_low"].isna().any():
+        note(figure, "bars without whiskers: fewer than 8 conversations")
+    return figure
+
+
+def _bars(axis: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
+    places = {label: place for place, label in enumerate(styles)}
+    for row in rows.to_dict("records"):
+        speedup, low, high = row["walltime_speedup"], row["ci_low"], row["ci_high"]
+        axis.barh(places[row["label"]], speedup, height=0.75, **styles[row["label"]].of_bar())
+        if pd.notna(low) and pd.notna(high):
+            error = [[speedup - low], [high - speedup]]
+            axis.errorbar(speedup, places[row["label"]], xerr=error, color=INK, capsize=1.5, linewidth=0.8)
+    axis.axvline(1.0, color=INK, linewidth=0.8, linestyle="--")
+    axis.set_yticks(list(places.values()), [styles[label].name for label in places])
+    axis.set_ylim(len(places) - 0.4, -0.6)
+    axis.set_xlim(left=0.0)
+    axis.grid(visible=False, axis="y")

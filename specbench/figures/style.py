@@ -1,0 +1,247 @@
+"""How figures look: one colour, marker, line style and hatch a method everywhere, and sizes of venues.
+
+Colours are Okabe and Ito's and Tol's muted set, both made for colour-blind readers; markers, line styles and hatches
+say the same once more for a print in grey.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+Dash = str | tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one thing is drawn wherever it appears."""
+
+    name: str
+    color: str | tuple[float, float, float]
+    marker: str
+    line: Dash = "-"
+    hatch: str = ""
+
+    def of_line(self) -> dict[str, Any]:
+        """Keywords of Axes.plot."""
+        return {"color": self.color, "marker": self.marker, "linestyle": self.line}
+
+    def of_point(self) -> dict[str, Any]:
+        """Keywords of points without a line."""
+        return {"color": self.color, "marker": self.marker, "linestyle": "none"}
+
+    def of_bar(self) -> dict[str, Any]:
+        """Keywords of Axes.bar and barh."""
+        return {"facecolor": self.color, "hatch": self.hatch, "edgecolor": INK, "linewidth": 0.5}
+
+
+INK = "#222222"
+FAINT = "#BBBBBB"
+_DOTS: Dash = (0, (1, 1.2))
+_LONG: Dash = (0, (6, 1.5))
+_DASH_DOTS: Dash = (0, (4, 1, 1, 1, 1, 1))
+
+METHODS = {
+    "ar": Look("AR", "#000000", "x", "-"),
+    "hf_ar": Look("AR (transformers)", "#555555", "+", "--", "..."),
+    "hf_assisted": Look("assisted (transformers)", "#888888", "1", "-.", "xxx"),
+    "hf_pld": Look("PLD (transformers)", "#AAAAAA", "2", _DOTS, "---"),
+    "pld": Look("PLD", "#E69F00", "o", "-", ""),
+    "lookahead": Look("Lookahead", "#DDCC77", "s", "--", "///"),
+    "sps": Look("SpS", "#0072B2", "^", "-", ""),
+    "pacer": Look("PACER", "#D55E00", "D", "-", "\\\\\\"),
+    "ouroboros": Look("Ouroboros", "#56B4E9", "v", "--", "///"),
+    "pacer_ouroboros": Look("PACER + Ouroboros", "#CC79A7", "P", "-.", "xxx"),
+    "knapspec": Look("KnapSpec", "#009E73", "h", "-", "..."),
+    "clasp": Look("CLaSp", "#999933", "<", "--", "|||"),
+    "del": Look("DEL", "#44AA99", ">", _DOTS, "\\\\"),
+    "confl": Look("ConfLayers", "#882255", "s", "-", "///"),
+    "swift": Look("SWIFT", "#AA4499", "d", "--", "ooo"),
+    "mla": Look("MLA draft", "#332288", "*", "-", "+++"),
+}
+CONTROLLERS = {
+    "none": Look("no controller", "#555555", "x", "-", ""),
+    "fixed": replace(METHODS["sps"], name="fixed"),
+    "tuned": Look("tuned fixed", "#88CCEE", "v", "--", "///"),
+    "heuristic": Look("heuristic", "#DDCC77", "s", "-", "..."),
+    "confidence": Look("confidence", "#E69F00", "o", "--", "xxx"),
+    "hf_dynamic": Look("dynamic confidence", "#999933", "P", "-.", "|||"),
+    "draft_verify": Look("Draft & Verify", "#117733", "<", _DOTS, "---"),
+    "kangaroo": Look("Kangaroo", "#44AA99", ">", _LONG, "+++"),
+    "svip": Look("SVIP", "#009E73", "X", "-", "ooo"),
+    "adaedl": Look("AdaEDL", "#CC79A7", "d", "--", "///"),
+    "specdecpp": Look("SpecDec++", "#AA4499", "h", "-.", "..."),
+    "scalars": Look("scalars only", "#882255", "p", _DOTS, "xxx"),
+    "pacer": replace(METHODS["pacer"], name="PACER"),
+    "block_oracle": Look("block oracle (bound)", "#888888", "*", _LONG, "---"),
+}
+PHASES = {
+    "draft": Look("draft", "#0072B2", "o", "-", ""),
+    "verify": Look("verify", "#E69F00", "s", "--", "///"),
+    "adapt": Look("adapt (learn, search)", "#882255", "^", "-.", "xxx"),
+    "host": Look("host", "#BBBBBB", "D", _DOTS, "..."),
+}
+ATTENTION = Look("attention", "#0072B2", "o", "-", "")
+MLP = Look("MLP", "#E69F00", "s", "--", "///")
+BETTER = Look("improved", "#009E73", "^")
+SAME = Look("unchanged", "#777777", "o")
+WORSE_LOOK = Look("worse", "#D55E00", "v")
+_UNKNOWN = Look("", "#666666", "8", _DASH_DOTS, "**")
+_VARIANTS: tuple[Sequence[Any], ...] = (
+    "osD^vPX*",
+    ("-", "--", "-.", _DOTS, _LONG, _DASH_DOTS),
+    ("", "///", "...", "xxx", "---", "ooo"),
+)
+_OFFICIAL = "_official"
+
+
+def look_of(key: str) -> Look:
+    """The look of a method (`sps`), or of a controller where runs of one method differ in it (`sps/svip`)."""
+    method, _, controller = key.partition("/")
+    base, source = published(method)
+    found = METHODS.get(base) or replace(_UNKNOWN, name=method)
+    if controller:
+        stop = CONTROLLERS.get(controller) or replace(_UNKNOWN, name=controller)
+        found = replace(stop, name=stop.name if base == "sps" else f"{found.name}, {stop.name}")
+    return replace(found, name=f"{found.name} ({source})", line=_LONG, marker="|") if source else found
+
+
+def published(method: str) -> tuple[str, str]:
+    """`pld_hf_official` is PLD as the code base hf has it: ("pld", "official, hf"); ("pld", "") for our own."""
+    if not method.endswith(_OFFICIAL):
+        return method, ""
+    name = method.removesuffix(_OFFICIAL)
+    base = next((known for known in sorted(METHODS, key=len, reverse=True) if f"{name}_".startswith(f"{known}_")), name)
+    return base, ", ".join(["official", *filter(None, [name[len(base) + 1 :].replace("_", " ")])])
+
+
+def variant(look: Look, number: int, count: int, name: str) -> Look:
+    """One of several settings of a method: its colour, lighter from the first to the last, and marks of its own."""
+    light = 0.6 * number / max(count - 1, 1)
+    red, green, blue = (part + (1 - part) * light for part in to_rgb(look.color))
+    markers, lines, hatches = (marks[number % len(marks)] for marks in _VARIANTS)
+    return Look(name, (red, green, blue), markers, lines, hatches)
+
+
+# ---- sizes
+
+
+@dataclass(frozen=True)
+class Venue:
+    """Widths in inches of a column and of the whole page, and the size of text in points."""
+
+    column: float
+    page: float
+    points: float = 8.0
+
+
+VENUES = {
+    "icml": Venue(3.25, 6.75),
+    "acl": Venue(3.03, 6.30),
+    "neurips": Venue(3.25, 5.5),
+    "iclr": Venue(3.25, 5.5),
+    "slides": Venue(6.0, 12.0, 13.0),
+}
+DEFAULT_VENUE = "icml"
+_venue: contextvars.ContextVar[Venue] = contextvars.ContextVar("venue", default=VENUES[DEFAULT_VENUE])
+
+
+@contextmanager
+def venue(name: str) -> Iterator[None]:
+    """Figures that are built inside have the sizes of this venue."""
+    token = _venue.set(VENUES[name])
+    try:
+        yield
+    finally:
+        _venue.reset(token)
+
+
+def settings() -> dict[str, Any]:
+    """The rc parameters of all figures."""
+    points = _venue.get().points
+    return {
+        "font.size": points,
+        "font.family": "DejaVu Sans",
+        "axes.titlesize": points,
+        "axes.labelsize": points,
+        "xtick.labelsize": points - 1,
+        "ytick.labelsize": points - 1,
+        "legend.fontsize": points - 1,
+        "legend.frameon": False,
+        "figure.titlesize": points + 1,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "grid.linewidth": 0.4,
+        "grid.color": "#DDDDDD",
+        "lines.linewidth": 1.1,
+        "lines.markersize": 3.5,
+        "hatch.linewidth": 0.4,
+        "pdf.fonttype": 42,  # text stays text, as venues ask
+        "savefig.dpi": 200,
+    }
+
+
+def styled(build: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Let a figure be built in the shared style, whoever calls it."""
+
+    @functools.wraps(build)
+    def inside(*arguments: Any, **options: Any) -> Figure:
+        with mpl.rc_context(settings()):
+            return build(*arguments, **options)
+
+    return inside
+
+
+# ---- pieces of figures
+
+
+def grid(
+    count: int, *, height: float = 1.9, most: int = 4, share_x: bool = True, share_y: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels, at most `most` in a row, each `height` inches high at 8 points."""
+    size = _venue.get()
+    columns = min(count, most)
+    rows = math.ceil(count / columns)
+    width = size.column if count == 1 else size.page
+    figure = Figure(figsize=(width, rows * height * size.points / 8), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=share_x, sharey=share_y, squeeze=False).ravel()
+    for unused in axes[count:]:
+        unused.remove()
+    shown = list(axes[:count])
+    for above in shown[max(0, count - columns) : (rows - 1) * columns]:
+        above.tick_params(labelbottom=True)  # nothing stands below it
+    return figure, shown
+
+
+def legend(figure: Figure, axes: Sequence[Axes], *, columns: int = 4) -> None:
+    """One legend below all panels, each label once."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    if found:
+        columns = min(columns, len(found))
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+def panels(frame: pd.DataFrame) -> list[str]:
+    """The panels of a frame in the order of their names."""
+    return sorted(frame["panel"].unique())
+
+
+def note(figure: Figure, text: str) -> None:
+    """One faint line below a figure: what a reader must know to read it rightly."""
+    figure.supxlabel(text, fontsize=_venue.get().points - 1.5, color="#555555")

@@ -1,0 +1,94 @@
+"""The course of a run by hand: speed so far, sets over steps, predictions beside what came."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from specbench.analysis.progress import cumulative_speedup, pooled_prediction, predictions, search_end, skip_timeline
+from specbench.analysis.speed import speedup_metrics
+from tests.analysis.frames import frame, pair_rows
+from tests.results.rows import choice, sample, step
+
+
+def test_speed_so_far_follows_the_order_of_decoding() -> None:
+    rows = [
+        *pair_rows("b", (10, 1.0), (10, 1.0), started_at=1.0),
+        *pair_rows("a", (10, 1.0), (10, 3.0), started_at=2.0),
+    ]
+    table = cumulative_speedup(frame(rows))
+    assert table["sample_id"].tolist() == ["b", "a"]
+    assert table["speedup"].tolist() == [1.0, 2.0]
+    assert table["speedup"].iloc[-1] == speedup_metrics(frame(rows))["walltime_speedup"]
+
+
+def test_rows_without_a_pair_give_no_curve() -> None:
+    assert cumulative_speedup(frame([sample("a")])).empty
+
+
+def answers(*names: str) -> pd.DataFrame:
+    return frame([sample(name, started_at=float(place)) for place, name in enumerate(names)])
+
+
+def choices(*rows: tuple[str, int, dict]) -> pd.DataFrame:
+    return frame([{**choice(name, **values), "step": at} for name, at, values in rows], "choices")
+
+
+def test_where_a_search_ended() -> None:
+    made = [("x", 3, {"reason": "better", "active": True}), ("y", 2, {"reason": "limit", "active": False})]
+    samples = answers("x", "y", "z")
+    assert search_end(samples, choices(*made)) == 2
+    assert search_end(samples, choices(made[0])) is None
+    assert search_end(samples, choices(("x", 0, {"reason": "initial", "active": False}))) is None
+    assert search_end(samples, choices(("x", 3, {"reason": "search"}))) is None  # such searches never end
+
+
+def steps_of(*names: str, count: int = 3) -> pd.DataFrame:
+    return frame([step(name, index) for name in names for index in range(count)], "steps")
+
+
+def test_sets_over_the_steps_of_a_run() -> None:
+    made = choices(
+        ("x", 0, {"reason": "initial", "sublayers": [2]}),
+        ("x", 1, {"reason": "better", "sublayers": [4, 5]}),
+        ("y", 0, {"reason": "carried_over", "sublayers": [4, 5]}),
+        ("y", 1, {"reason": "guard", "sublayers": None}),
+    )
+    timeline = skip_timeline(answers("x", "y"), steps_of("y", "x"), made)
+    assert timeline.num_steps == 6
+    assert timeline.answers == [0, 3]
+    assert timeline.sets[["first_step", "last_step"]].to_numpy().tolist() == [[0, 2], [2, 3], [3, 5], [5, 6]]
+    assert timeline.sets["sublayers"].tolist() == [[2], [4, 5], [4, 5], None]
+
+
+def test_a_set_that_no_step_used_is_left_out() -> None:
+    made = choices(("x", 0, {"reason": "initial", "sublayers": [2]}), ("x", 2, {"reason": "limit", "sublayers": [3]}))
+    timeline = skip_timeline(answers("x"), steps_of("x"), made)
+    assert timeline.sets["sublayers"].tolist() == [[2]]
+
+
+def test_a_prediction_stands_beside_what_followed_it() -> None:
+    made = choices(
+        ("x", 0, {"predicted_tokens_per_second": 12.0}),
+        ("x", 2, {"predicted_tokens_per_second": 20.0}),
+    )
+    found = predictions(answers("x"), steps_of("x", count=4), made)
+    assert found["predicted"].tolist() == [12.0, 20.0]
+    assert found["num_tokens"].tolist() == [6, 3]  # steps 1 and 2, then step 3
+    assert found["measured"].tolist() == pytest.approx([10.0, 10.0])  # 3 tokens in 0.1 + 0.2 seconds
+
+
+def test_pooled_rates_are_all_tokens_over_all_seconds() -> None:
+    sets = pd.DataFrame({"predicted": [10.0, 20.0], "num_tokens": [10, 20], "seconds": [2.0, 1.0]})
+    assert pooled_prediction(sets) == {"predicted": 15.0, "measured": 10.0, "num_tokens": 30, "seconds": 3.0}
+
+
+def test_the_time_of_the_next_search_is_not_the_sets() -> None:
+    slow = frame([step("x", 0), step("x", 1, adapt_s=5.0)], "steps")
+    found = predictions(answers("x"), slow, choices(("x", 0, {"predicted_tokens_per_second": 12.0})))
+    assert found["measured"].tolist() == pytest.approx([10.0])
+
+
+def test_untimed_answers_have_no_rate() -> None:
+    untimed = frame([sample("x", timed=False)])
+    assert predictions(untimed, steps_of("x"), choices(("x", 0, {"predicted_tokens_per_second": 12.0}))).empty
