@@ -13,6 +13,7 @@ from specbench.config.store import schema
 PROBABILITIES = ("token", "top")
 STATES = ("own", "predictor")
 FEATURES = ("pred_state", "own_state", "both")
+SCOPES = ("step", "context")
 MASKS = ("causal", "block_causal")
 LABELS = ("survive", "conditional", "soft")
 RULES = ("threshold", "cost")
@@ -229,8 +230,8 @@ class PacerConfig(CappedConfig):
     `block_size`, `threshold`, `threshold_growth` auto = the gate's card, which also keeps the cap at or below
     `num_draft_tokens`. Drafting goes on while `agg` of a block's chances is at least min(`threshold_max`, `threshold` *
     `threshold_growth` ^ (block - 1)); rule `cost`: while another block is worth its time. At least `min_draft_tokens`
-    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scalars`, `mask`, `num_layers` and
-    `step_pos` name the gate. `artefact`: its card (null = the stored one of this pair and setting).
+    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scope`, `scalars`, `mask`, `num_layers`
+    and `step_pos` name the gate. `artefact`: its card (null = the stored one of this pair and setting).
     """
 
     block_size: Union[int, str] = MISSING  # noqa: UP007
@@ -242,6 +243,7 @@ class PacerConfig(CappedConfig):
     rule: str = MISSING
     label: str = MISSING
     feature: str = MISSING
+    scope: str = "step"
     scalars: bool = MISSING
     mask: str = MISSING
     num_layers: int = MISSING
@@ -250,7 +252,8 @@ class PacerConfig(CappedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, legal in (("label", LABELS), ("feature", FEATURES), ("mask", MASKS), ("rule", RULES)):
+        choices = {"label": LABELS, "feature": FEATURES, "scope": SCOPES, "mask": MASKS, "rule": RULES}
+        for key, legal in choices.items():
             one_of(f"method.controller.{key}", getattr(self, key), legal)
         _auto_or("block_size", self.block_size, 1, self.num_draft_tokens)
         _auto_or("threshold", self.threshold, 0.0, 1.0)

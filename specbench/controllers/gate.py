@@ -6,6 +6,7 @@ committed token, index 0) and one for each drafted token. The draft's embedding 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,9 +21,10 @@ from specbench.models.kv_cache import KVCache
 from specbench.models.latent import LatentAttention
 from specbench.models.layer import Layer
 from specbench.models.spec import ModelSpec
-from specbench.types import ModelError
+from specbench.types import ConfigError, ModelError
 
 FEATURES = ("pred_state", "own_state", "both")
+SCOPES = ("step", "context")
 MASKS = ("causal", "block_causal")
 NUM_SCALARS = 3  # log q, entropy, margin
 
@@ -32,6 +34,7 @@ class GateShape:
     """What the layer sees and how.
 
     `feature`: the state that predicted a token, the one that has read it, or both. `scalars`: log q, entropy, margin.
+    `scope` step: a row sees the anchor and the drafted tokens before it; context: all committed tokens as well.
     `mask` block_causal: tokens of a block of `mask_block` see each other. `step_pos`: a learned embedding of the place
     in the draft, up to `max_index`.
     """
@@ -43,6 +46,7 @@ class GateShape:
     step_pos: bool = True
     mask_block: int = 3
     max_index: int = 32
+    scope: str = "step"
 
     @property
     def lag(self) -> int:
@@ -54,9 +58,10 @@ class GateShape:
 class GateRows:
     """T rows of B steps.
 
-    `token` [B, T] ids, `before` [B, T, d] the state that predicted each (zero for the anchor, whose is not shown),
-    `after` [B, T, d] the state that has read it (None where no feature needs it), `scalars` [B, T, 3] (zero for the
-    anchor), `index` [T] place in the draft, 0 = the anchor.
+    `token` [B, T] ids, `before` [B, T, d] the state that predicted each (zero for an anchor whose is not shown, and for
+    a text's first token), `after` [B, T, d] the state that has read it (None where no feature needs it), `scalars`
+    [B, T, 3] (zero where nothing was drafted), `index` [T] place in the draft, 0 = committed. `position` [T] and
+    `visible` [T, T]: where rows stand and who sees whom, where they are not one chain.
     """
 
     token: Tensor
@@ -64,13 +69,15 @@ class GateRows:
     after: Tensor | None
     scalars: Tensor
     index: Tensor
+    position: Tensor | None = None
+    visible: Tensor | None = None
 
 
 class Gate(AcceptanceHead):
     """u = W [norm(h); norm(e)] + W_s s + P[index]; decoder layer(s) of the draft's shape; one logit. In float32.
 
-    Attention stays within the step. Rotary positions count from the anchor: with keys of one step only, that gives the
-    same scores as absolute ones.
+    With scope `step` rotary positions count from the anchor: with keys of one step only, that gives the same scores as
+    absolute ones. Committed rows have neither scalars nor a place, so that they say the same in every step.
     """
 
     scalar_mean: Tensor
@@ -144,8 +151,9 @@ class Gate(AcceptanceHead):
     def forward(self, rows: GateRows, cache: KVCache | None = None) -> Tensor:
         """Logits [B, T]; with a cache (B = 1) the rows follow those that it holds and are kept in it."""
         start = 0 if cache is None else cache.length
+        seen = self.visible(rows.index) if rows.visible is None else rows.visible
         hidden = self.body.forward(
-            self._inputs(rows), cache, start=start, mask=self._visible(rows.index), logits="none"
+            self._inputs(rows), cache, start=start, positions=rows.position, mask=seen, logits="none"
         ).hidden
         if cache is not None:
             cache.keep(range(rows.token.shape[1]))
@@ -178,30 +186,57 @@ class Gate(AcceptanceHead):
         scaled = (rows.scalars.float() - self.scalar_mean) / self.scalar_spread
         return scaled * (rows.index > 0)[:, None]  # the anchor has none
 
-    def _visible(self, index: Tensor) -> Tensor | None:
-        """Who sees whom among new rows [T, T]; None = causal."""
+    def visible(self, index: Tensor) -> Tensor | None:
+        """Who sees whom among new rows of one chain [T, T]; None = causal."""
         if self.shape.mask == "causal":
             return None
+        return torch.ones(len(index), len(index), dtype=torch.bool, device=index.device).tril() | self.same_block(index)
+
+    def same_block(self, index: Tensor) -> Tensor:
+        """Which rows of one step are in one block [T, T]; committed rows are in none."""
         block = (index + self.shape.mask_block - 1) // self.shape.mask_block
-        return block[:, None] >= block[None, :]
+        return (block[:, None] == block[None, :]) & (index > 0)
 
     def values(self) -> dict[str, Any]:
         return asdict(self.shape)
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Rows that are to be read before the next block's: of each its token, what predicted it, scalars and place."""
+
+    tokens: list[int]
+    before: Tensor  # [n, d]
+    scalars: Tensor  # [n, 3]
+    index: list[int]
+
+
 class StepGate:
-    """A gate beside a draft, block by block; its cache is one step's and starts anew with every step."""
+    """A gate beside a draft, block by block.
+
+    With scope `step` its cache is one step's. With `context` committed rows stay in it from step to step; a step reads
+    those that are new with its first block.
+    """
 
     def __init__(self, gate: Gate, num_draft_tokens: int) -> None:
-        self.gate = gate
+        self.gate, self.num_draft_tokens = gate, num_draft_tokens
         self.cache = gate.body.new_cache(num_draft_tokens + 1)
-        self._last: tuple[int, Tensor, Tensor] | None = None  # token, state that predicted it, scalars
+        self._looks_back = gate.shape.scope == "context"
+        self._committed: Sequence[int] = ()
+        self._known = 0  # rows of the cache that are committed ones
+        self._waiting: _Waiting | None = None
 
-    def restart(self, anchor: int) -> None:
-        """A step begins behind the committed token `anchor`."""
-        device, width = self.gate.body.device, self.gate.body.spec.hidden_size
-        self.cache.truncate(0)
-        self._last = anchor, torch.zeros(1, width, device=device), torch.zeros(1, NUM_SCALARS, device=device)
+    def begin(self, most_tokens: int) -> None:
+        """A new prompt, which with its answer will have at most so many tokens."""
+        self._known = 0
+        if self._looks_back:
+            self.cache = self.gate.body.reserve(self.cache, most_tokens + self.num_draft_tokens + 1)
+
+    def restart(self, committed: Sequence[int]) -> None:
+        """A step begins behind the `committed` tokens."""
+        self._committed = committed
+        self.cache.truncate(min(self._known, self.cache.length) if self._looks_back else 0)
+        self._waiting = None
 
     @torch.inference_mode()
     def chances(self, block: Block) -> list[float]:
@@ -212,21 +247,41 @@ class StepGate:
         return found
 
     def _rows(self, block: Block) -> GateRows:
-        assert self._last is not None, "restart comes first"
+        assert self._committed, "restart comes first"
         assert block.hidden is not None
-        token, state, scalars = self._last
-        device = self.gate.body.device
-        tokens = torch.tensor([token, *block.tokens], device=device)
-        before = torch.cat([state, block.hidden.float().to(device)])
-        numbers = torch.cat([scalars, block_scalars(block).to(device)]) if self.gate.shape.scalars else None
-        self._last = int(block.tokens[-1]), before[-1:], scalars if numbers is None else numbers[-1:]
-        index = torch.arange(block.first, block.first + len(tokens), device=device)
-        if numbers is None:
-            numbers = torch.zeros(len(tokens), NUM_SCALARS, device=device)
-        if self.gate.shape.lag:
-            return GateRows(tokens[None, :-1], before[None, :-1], before[None, 1:], numbers[None, :-1], index[:-1])
-        new = slice(int(block.first > 0), None)  # the anchor comes with the first block
-        return GateRows(tokens[None, new], before[None, new], None, numbers[None, new], index[new])
+        waiting = self._new_ones(block) if self._waiting is None else self._waiting
+        device, count = self.gate.body.device, len(block.tokens)
+        tokens = [*waiting.tokens, *block.tokens]
+        before = torch.cat([waiting.before, block.hidden.float().to(device)])
+        drafted = block_scalars(block).to(device) if self.gate.shape.scalars else before.new_zeros(count, NUM_SCALARS)
+        numbers = torch.cat([waiting.scalars, drafted])
+        index = [*waiting.index, *range(block.first + 1, block.first + count + 1)]
+        last = len(tokens) - self.gate.shape.lag  # the newest token waits where its own state is needed
+        self._waiting = _Waiting(tokens[last:], before[last:], numbers[last:], index[last:])
+        return GateRows(
+            torch.tensor([tokens[:last]], device=device),
+            before[None, :last],
+            before[None, 1:] if self.gate.shape.lag else None,
+            numbers[None, :last],
+            torch.tensor(index[:last], device=device),
+        )
+
+    def _new_ones(self, block: Block) -> _Waiting:
+        """The committed rows that are not in the cache yet: the anchor, or all that came since the last step."""
+        device, width = self.gate.body.device, self.gate.body.spec.hidden_size
+        nothing = torch.zeros(1, width, device=device)
+        tokens, before = list(self._committed[-1:]), nothing
+        if self._looks_back:
+            if block.past is None:
+                raise ConfigError(
+                    "method.controller.scope=context: this method's drafter keeps no states of what is committed; "
+                    "legal here: step"
+                )
+            first = self.cache.length
+            past = block.past[max(first - 1, 0) :].float().to(device)
+            tokens, before = list(self._committed[first:]), past if first else torch.cat([nothing, past])
+            self._known = len(self._committed)
+        return _Waiting(tokens, before, before.new_zeros(len(tokens), NUM_SCALARS), [0] * len(tokens))
 
 
 def block_scalars(block: Block) -> Tensor:

@@ -36,8 +36,9 @@ class PacerStop(ControllerBase):
     _chances: list[float] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        scalars = {"prob", "entropy", "margin"} if self.gate.gate.shape.scalars else set()
-        self.signals = frozenset({"hidden", *scalars})
+        shape = self.gate.gate.shape
+        scalars = {"prob", "entropy", "margin"} if shape.scalars else set()
+        self.signals = frozenset({"hidden", *scalars, *(["past"] if shape.scope == "context" else [])})
 
     @classmethod
     def build(cls, config: Any, artefacts: Artefacts) -> PacerStop:
@@ -67,11 +68,12 @@ class PacerStop(ControllerBase):
 
     def begin(self, request: Request) -> None:
         self._request = request
+        self.gate.begin(len(request.committed) + request.max_new_tokens)
 
     def start_step(self, budget: int) -> int:
         assert self._request is not None, "begin comes first"
         self._blocks, self._survival, self.score, self._chances = 0, 1.0, None, []
-        self.gate.restart(self._request.committed[-1])
+        self.gate.restart(self._request.committed)
         return super().start_step(budget)
 
     def more(self, block: Block) -> bool:
@@ -106,6 +108,7 @@ def gate_key(config: Any) -> dict[str, str]:
     """What a stored gate must have been made with, besides pair and setting."""
     return {
         "feature": config.feature,
+        **({} if config.scope == "step" else {"scope": config.scope}),
         "scalars": str(config.scalars).lower(),
         "mask": config.mask,
         "num_layers": str(config.num_layers),
@@ -116,7 +119,7 @@ def gate_key(config: Any) -> dict[str, str]:
 
 def stored_gate(found: Artefact, drafting: Any) -> Gate:
     """The gate of an artefact, on the embedding of the model that drafts."""
-    shape = GateShape(**{part.name: found.values[part.name] for part in fields(GateShape)})
+    shape = GateShape(**{part.name: found.values.get(part.name, part.default) for part in fields(GateShape)})
     return Gate(drafting.spec, drafting.embedding, shape).load(dict(found.tensors))
 
 

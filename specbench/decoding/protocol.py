@@ -43,13 +43,14 @@ class Block:
     margin: Tensor | None = None  # [b] top-1 minus top-2 logit
     topk: Tensor | None = None  # [b, 10] largest draft probabilities
     hidden: Tensor | None = None  # [b, d] state that PREDICTED each token, after the draft's final norm
+    past: Tensor | None = None  # [C - 1, d] the same state of each committed token but the first (signal `past`)
 
 
 class Controller(Protocol):
     """Decides when drafting stops, from drafted tokens only."""
 
     block_size: int
-    signals: frozenset[str]  # subset of SIGNALS
+    signals: frozenset[str]  # subset of SIGNALS and `past`, which only drafters with a model of their own can give
     score: float | None  # the rule's value for the last block it judged, to be recorded
 
     def begin(self, request: Request) -> None:

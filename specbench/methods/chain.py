@@ -58,6 +58,7 @@ class ChainDrafter:
     vocab_size: int
     request: Request
     branching: Branching | None = None
+    past: Tensor | None = None  # [C - 1, d] states of what is committed, where the controller asks for them
     _tokens: list[int] = field(default_factory=list)
     _q: list[Tensor] = field(default_factory=list)
     _drawn: int = 0  # tokens picked from the draft's distributions and not discarded behind a stop id
@@ -142,7 +143,7 @@ class ChainDrafter:
         return others
 
     def _signals(self, first: int, tokens: list[int], logits: list[Tensor], states: list[Tensor]) -> Block:
-        block, wanted = Block(first, list(tokens)), self.controller.signals
+        block, wanted = Block(first, list(tokens), past=self.past), self.controller.signals
         if not wanted:
             return block
         return with_signals(block, wanted, self.request.sampling, torch.stack(logits), torch.stack(states))

@@ -13,6 +13,7 @@ from specbench.decoding.stopping import cut
 from specbench.decoding.target import fill
 from specbench.decoding.verification import verify
 from specbench.methods.lookahead_engine import LookaheadEngine, Plan
+from specbench.methods.past import Past
 from specbench.models.decoder import Decoder, ancestor_mask
 from specbench.models.kv_cache import KVCache
 from specbench.types import Draft, Verdict, VerifyResult
@@ -40,6 +41,8 @@ class LookaheadDraft:
     engine: LookaheadEngine
     max_rows: int  # behind the last token in one pass
     take_perfect_bonus: bool
+    keeps_past: bool = False  # the states of all that was read, for a controller that looks back
+    past: Past | None = field(init=False, default=None)
     _cache: KVCache | None = field(init=False, default=None)
     _request: Request | None = field(init=False, default=None)
 
@@ -58,21 +61,29 @@ class LookaheadDraft:
         self._request = request
         committed = request.committed
         self._cache = self.decoder.reserve(self._cache, len(committed) + request.max_new_tokens + self.max_rows)
-        fill(self.decoder, self.cache, self._known(committed[:-1]))
+        known = self._known(committed[:-1])
+        self.past = Past(self.decoder, self.cache) if self.keeps_past else None
+        if self.past is None:
+            fill(self.decoder, self.cache, known)
+        else:
+            self.past.fill(known)
         self.engine.begin(committed)
 
     def burst(self, unseen: Sequence[int], *, room: int) -> Burst:
         """At least one and at most `room` tokens after `unseen`, the tokens that are not in the cache yet."""
         plan = self.engine.plan(unseen[-1], depth=room)
         asked = [*range(1 + len(plan.trie)), *(row + 1 for row in plan.newest)]  # 0 = the last token
-        logits, states = self._forward(unseen, plan, asked)
+        logits, states, hidden = self._forward(unseen, plan, asked)
         best = logits.argmax(-1)
         self.engine.learn(best[1 + len(plan.trie) :].tolist())
         verdict = self._choose(plan, logits[: 1 + len(plan.trie)], best, room=room)
         count = len(verdict.tokens)
         rows = [0, *(row + 1 for row in verdict.rows)][:count]
         before = len(unseen) - 1
-        self.cache.keep([*range(before), *(before + row for row in rows)])
+        kept = [*range(before), *(before + row for row in rows)]
+        if self.past is not None:
+            self.past.put(self.cache.length, self.decoder.final_norm(hidden[kept]))
+        self.cache.keep(kept)
         return Burst(verdict.tokens, logits[rows], states[rows], verdict.stopped)
 
     def _choose(self, plan: Plan, logits: Tensor, best: Tensor, *, room: int) -> Verdict:
@@ -87,8 +98,9 @@ class LookaheadDraft:
         verdict = verify(draft, result, sampling=request.sampling, draws=request.draws, rule="sample_match")
         return cut(verdict, stop_ids=request.stop_ids, budget=room)
 
-    def _forward(self, unseen: Sequence[int], plan: Plan, asked: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Logits [n, V] and states [n, d] of the `asked` rows, counted from the last unseen token."""
+    def _forward(self, unseen: Sequence[int], plan: Plan, asked: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [n, V] and states [n, d] of the `asked` rows, counted from the last unseen token; and the residual
+        stream [T, d] of all rows."""
         before = len(unseen) - 1
         parents = (*range(-1, before - 1), *(before + parent for parent in plan.parents))
         mask, depth = ancestor_mask(parents, self.decoder.device)
@@ -98,7 +110,7 @@ class LookaheadDraft:
         rows = torch.tensor(asked, device=self.decoder.device) + before
         states = self.decoder.final_norm(out.hidden[0, rows])
         shared = self.request.target.decoder.spec.vocab_size
-        return self.decoder.head(states)[:, :shared], states
+        return self.decoder.head(states)[:, :shared], states, out.hidden[0]
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """Tokens as the draft can read them: an id beyond its vocabulary becomes its last."""

@@ -99,6 +99,7 @@ class Ouroboros(DrafterBase):
 
     def begin(self, request: Request) -> None:
         super().begin(request)
+        self.model.keeps_past = "past" in self.controller.signals
         self.model.begin(request)
         self.controller.begin(request)
 
@@ -168,7 +169,8 @@ class Ouroboros(DrafterBase):
     def _block(self, first: int, end: int) -> Block:
         spine = self._spine
         spine.lengths.append(end - first)
-        block = Block(first, spine.tokens[first:end])
+        past = None if self.model.past is None else self.model.past.first(self._before - 1)
+        block = Block(first, spine.tokens[first:end], past=past)
         if not self.controller.signals:
             return block
         rows = (torch.stack(spine.logits[first:end]), torch.stack(spine.states[first:end]))
@@ -183,6 +185,8 @@ class Ouroboros(DrafterBase):
     def _finished(self, reason: str, budget: int) -> Draft:
         spine, pool = self._spine, self.model.engine.pool
         count = len(spine.tokens)
+        shown = sum(spine.lengths)
+        assert shown <= count or self.options.on_fail == "drop_block", "what a rule was shown is drafted and submitted"
         wanted = self.options.suffix_policy == "always" or reason != "rule"
         phrases = pool.newest(spine.tokens[-1], self.options.suffix_k if wanted else 0)
         self._suffixes = trie = merge(phrases, depth=budget - count)

@@ -12,6 +12,7 @@ from specbench.decoding.protocol import Controller, DrafterBase, Request
 from specbench.decoding.target import fill
 from specbench.methods.build import Parts, build_controller
 from specbench.methods.chain import ChainDrafter
+from specbench.methods.past import Past
 from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
 from specbench.types import Draft, Verdict, VerifyResult
@@ -24,6 +25,7 @@ class SpeculativeSampling(DrafterBase):
     draft: Decoder
     controller: Controller
     _cache: KVCache | None = field(init=False, default=None)
+    _past: Past | None = field(init=False, default=None)
     _before: int = field(init=False, default=0)  # committed tokens when the draft was made
     _drafted: int = field(init=False, default=0)
 
@@ -40,11 +42,17 @@ class SpeculativeSampling(DrafterBase):
         super().begin(request)
         self._cache = self.draft.reserve(self._cache, len(request.committed) + request.max_new_tokens)
         self.controller.begin(request)
-        fill(self.draft, self.cache, self._known(request.committed[:-1]))
+        known = self._known(request.committed[:-1])
+        self._past = Past(self.draft, self.cache) if "past" in self.controller.signals else None
+        if self._past is None:
+            fill(self.draft, self.cache, known)
+        else:
+            self._past.fill(known)
 
     def propose(self, budget: int) -> Draft:
         self._before = len(self.request.committed)
-        chain = ChainDrafter(self.controller, self.request.target.decoder.spec.vocab_size, self.request)
+        past = None if self._past is None else self._past.first(self._before - 1)
+        chain = ChainDrafter(self.controller, self.request.target.decoder.spec.vocab_size, self.request, past=past)
         draft = chain.draft(self._forward, self._known(self.request.committed[self.cache.length :]), budget=budget)
         self._drafted = len(draft)
         return draft
@@ -65,8 +73,16 @@ class SpeculativeSampling(DrafterBase):
         return [min(token, vocab - 1) for token in tokens]
 
     def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        if self._past is not None:
+            return self._forward_and_note(self._past, ids)
         out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="last")
         self.cache.keep(range(ids.shape[1]))
         assert out.logits is not None
         assert out.normed is not None
         return out.logits[0, -1], out.normed[0, -1]
+
+    def _forward_and_note(self, past: Past, ids: Tensor) -> tuple[Tensor, Tensor]:
+        states = past.states(ids)
+        past.put(self.cache.length, states)
+        self.cache.keep(range(ids.shape[1]))
+        return self.draft.head(states[None, -1:])[0, -1], states[-1]

@@ -25,12 +25,16 @@ from specbench.models.artefact import Artefact, Key
 from specbench.runner.planning import make_task, ordered_samples
 from specbench.runner.session import Session
 from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
+from specbench.training.prompts import Prompt, benchmark_filter, chosen, given_prompts
 from specbench.training.rollouts import Rollouts, collect, load_rollouts
 from specbench.types import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
 KINDS = ("tuned", "scalars", "specdecpp")
+MIX = "mix"  # in the place of a file of prompts
+_MIXED = 200  # prompts of a mix of which no number is given
+_LONGEST_PROMPT = 448  # tokens; longer ones only cost time here
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 # (tokens of one draft from some token on, first row and last row) -> the rule's score after each of them
@@ -41,7 +45,10 @@ def held_out(config: RunConfig, session: Session, file: Path | None = None) -> l
     """Prompts (token ids) that no benchmark measures on: the task's train split, or the lines of a JSONL file.
 
     A line has `prompt`, or `instruction` and `instances` as in self-instruct files. DataError names a line without.
+    The name `mix` means prompts of several kinds.
     """
+    if str(file) == MIX:
+        return mixed_prompts(config, session, config.num_samples or _MIXED)
     if file is None:
         samples = ordered_samples(config, make_task(config, "train"))
         texts = [(sample.turns[0], sample.raw) for sample in samples]
@@ -49,6 +56,26 @@ def held_out(config: RunConfig, session: Session, file: Path | None = None) -> l
         lines = file.read_text(encoding="utf-8").splitlines()[: config.num_samples]
         texts = [(_prompt(line, f"{file}:{number}"), False) for number, line in enumerate(lines, start=1)]
     return [session.encode_question(text, raw=raw) for text, raw in texts]
+
+
+def mixed_prompts(config: RunConfig, session: Session, count: int) -> list[list[int]]:
+    """About `count` prompts (token ids) of several kinds that no benchmark measures on, the same for the same seed.
+
+    Texts to summarise and functions to complete of the Python standard library; with data=local the train splits too.
+    """
+    data_dir = None if config.data.dir is None else Path(config.data.dir)
+    sources = ("summary", "completion") if data_dir is None else ("summary", "completion", "gsm8k", "mbpp")
+    given: list[Prompt] = []
+    for source in sources:
+        try:
+            given += given_prompts({source: count}, data_dir=data_dir, instructions=None)
+        except DataError as error:
+            log.warning("no held-out prompts of the kind %s: %s", source, error)
+    counts = dict.fromkeys({prompt.source for prompt in given}, -(-count // len(sources)))
+    some = chosen(given, {source: 2 * number for source, number in counts.items()}, seed=config.seed)
+    kept = chosen(benchmark_filter(data_dir).keep(some), counts, seed=config.seed)
+    encoded = [session.encode_question(prompt.text) for prompt in kept]
+    return [ids for ids in encoded if len(ids) <= _LONGEST_PROMPT]
 
 
 def _prompt(line: str, where: str) -> str:
@@ -78,6 +105,7 @@ def rollouts(
         stop_ids=sorted(session.model.stop_ids),
         seed=config.seed,
         forget=config.method.scope == "sample",
+        context=getattr(config.method.controller, "scope", "step") == "context",
         meta={"model": session.model.name, "method": config.method.name, "task": config.task.name},
     )
 
@@ -159,9 +187,9 @@ def traces(data: Rollouts, scores: Scores | None = None, *, only: Tensor | None 
     """The answers of collected steps as replays take them; `only` some prompts."""
     rows = torch.searchsorted(data.step, torch.arange(len(data.step_prompt) + 1)).tolist()
     steps = [slice(first, last) for first, last in itertools.pairwise(rows)]
-    chosen = data.step_prompt.unique() if only is None else only
+    prompts = data.step_prompt.unique() if only is None else only
     return [
-        _trace(data, [steps[i] for i in _of(data, prompt)], _of(data, prompt), scores) for prompt in chosen.tolist()
+        _trace(data, [steps[i] for i in _of(data, prompt)], _of(data, prompt), scores) for prompt in prompts.tolist()
     ]
 
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 BLOCK_SIZES = (1, 2, 3, 4, 5, 6)
 GROWTHS = (1.0, 1.05, 1.1)
 _TIMED = 20  # calls of the gate that its time is the median of
+_TIMED_CONTEXT = 256  # committed tokens behind which they are timed
 
 Policies = dict[tuple[int, float, float], BlockThreshold]  # block size, threshold, growth
 
@@ -63,7 +64,7 @@ def pacer_of(config: RunConfig) -> PacerConfig:
 
 def _shape(config: PacerConfig) -> GateShape:
     block = DEFAULTS["block_size"] if config.block_size == "auto" else config.block_size
-    names = ("feature", "scalars", "mask", "num_layers", "step_pos")
+    names = ("feature", "scope", "scalars", "mask", "num_layers", "step_pos")
     return GateShape(**{name: getattr(config, name) for name in names}, mask_block=int(block))
 
 
@@ -132,15 +133,15 @@ def check_seconds(gate: Gate, block_size: int = 3) -> float:
     live, width = StepGate(gate, block_size), gate.body.spec.hidden_size
     device = gate.body.device
     one = torch.full((block_size,), 0.5, device=device)
-    block = Block(
-        0, [0] * block_size, prob=one, entropy=one, margin=one, hidden=torch.ones(block_size, width, device=device)
-    )
+    states = torch.ones(_TIMED_CONTEXT, width, device=device)
+    block = Block(0, [0] * block_size, prob=one, entropy=one, margin=one, hidden=states[:block_size], past=states[:-1])
+    live.begin(_TIMED_CONTEXT)
     return sorted(_calls(live, block))[_TIMED // 2]
 
 
 def _calls(live: StepGate, block: Block) -> Iterator[float]:
     for _ in range(_TIMED):
-        live.restart(0)
+        live.restart([0] * _TIMED_CONTEXT)
         begun = time.perf_counter()
         live.chances(block)  # a list of numbers: the device is waited for
         yield time.perf_counter() - begun

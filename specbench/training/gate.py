@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from specbench.controllers.gate import Gate, GateRows, GateShape
+from specbench.controllers.gate import NUM_SCALARS, Gate, GateRows, GateShape
 from specbench.controllers.heads import log_probability
 from specbench.models.artefact import Artefact, Key
 from specbench.models.decoder import Decoder
@@ -20,7 +20,8 @@ from specbench.training.labels import labels, weighted_loss
 from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError, ModelError
 
-GATE_OPTIONS = FitOptions(label="survive", lr=1e-4, batch_tokens=1024)
+GATE_OPTIONS = FitOptions(label="survive", lr=1e-4, batch_tokens=512, epochs=4)
+_REGRESSION_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,13 @@ class Steps:
     shape: GateShape
 
     def places(self, steps: Sequence[int], batch_tokens: int) -> Iterator[Tensor]:
-        """Drafted tokens [B, k] of the steps (numbers), in batches of one length each, so that nothing is padded."""
+        """Drafted tokens [B, k] of the steps (numbers), in batches of one length each, so that nothing is padded.
+
+        With scope `context` those of one prompt's steps after another [1, n]: they share what they look back on.
+        """
+        if self.shape.scope == "context":
+            yield from self._of_prompts(steps)
+            return
         first = torch.searchsorted(self.data.step, torch.tensor(list(steps)))
         count = torch.searchsorted(self.data.step, torch.tensor(list(steps)), right=True) - first
         for length in count.unique().tolist():
@@ -50,8 +57,16 @@ class Steps:
                 for rows in first[count == length].split(max(1, batch_tokens // length)):
                     yield rows[:, None] + torch.arange(length)
 
+    def _of_prompts(self, steps: Sequence[int]) -> Iterator[Tensor]:
+        chosen = torch.isin(self.data.step, torch.tensor(list(steps)))
+        prompts = self.data.step_prompt[list(steps)].unique()
+        for prompt in prompts.tolist():
+            yield (chosen & (self.data.prompt == prompt)).nonzero()[:, 0][None]
+
     def batch(self, place: Tensor) -> Batch:
         """What the gate sees of steps with drafted tokens `place` [B, k], and should say."""
+        if self.shape.scope == "context":
+            return self._tree(place[0])
         states, batch = self.data.hidden[place].float(), place.shape[0]
         root = self.data.step_root[self.data.step[place[:, 0]]]
         tokens = torch.cat([root[:, None], self.data.token[place]], dim=1)
@@ -65,6 +80,51 @@ class Steps:
         label = torch.cat([anchor, self.label[place]], dim=1)[:, :rows]
         defined = torch.cat([anchor.bool(), self.defined[place]], dim=1)[:, :rows]
         return Batch(seen, label, defined)
+
+    def _tree(self, place: Tensor) -> Batch:
+        """Drafted tokens [n] of one prompt's steps as branches of its committed tokens."""
+        data, step = self.data, self.data.step[place]
+        context = data.step_context[step]  # [n] committed tokens that each looks back on
+        longest, begin = int(context.max()), int(data.step_offset[step[0]])
+        own = slice(begin, begin + longest)
+        before = torch.cat([data.context_before[own], data.hidden[place].to(data.context_before.dtype)]).float()
+        index = torch.cat([torch.zeros(longest, dtype=torch.int64), data.index[place]])
+        follows = torch.cat([step[1:] == step[:-1], torch.tensor([False])])
+        seen = GateRows(
+            token=torch.cat([data.context_token[own], data.token[place]])[None],
+            before=before[None],
+            after=self._own_states(before, longest, first=int((context == longest).nonzero()[0]))[None],
+            scalars=torch.cat([torch.zeros(longest, NUM_SCALARS), rollout_scalars(data)[place]])[None],
+            index=index,
+            position=torch.cat([torch.arange(longest), context + data.index[place] - 1]),
+            visible=self._visible(step, context, index[longest:]),
+        )
+        defined = self.defined[place] & follows if self.shape.lag else self.defined[place]
+        nothing = torch.zeros(longest)
+        return Batch(seen, torch.cat([nothing, self.label[place]])[None], torch.cat([nothing.bool(), defined])[None])
+
+    @staticmethod
+    def _own_states(before: Tensor, longest: int, *, first: int) -> Tensor:
+        """The state that has read each row: that which predicted the next one; `first`: the last anchor's next row.
+
+        A draft's last token has none; what stands there is not looked at.
+        """
+        after = before.roll(-1, dims=0)
+        after[longest - 1] = before[longest + first]
+        return after
+
+    def _visible(self, step: Tensor, context: Tensor, index: Tensor) -> Tensor:
+        """Who sees whom [T, T]: committed rows are a chain, of which a branch sees the part that it grows from."""
+        longest, count = int(context.max()), len(step)
+        seen = torch.zeros(longest + count, longest + count, dtype=torch.bool)
+        seen[:longest, :longest] = torch.ones(longest, longest, dtype=torch.bool).tril()
+        seen[longest:, :longest] = torch.arange(longest) < context[:, None]
+        within = index[:, None] >= index[None, :]
+        if self.shape.mask == "block_causal":
+            block = (index + self.shape.mask_block - 1) // self.shape.mask_block
+            within |= block[:, None] == block[None, :]
+        seen[longest:, longest:] = (step[:, None] == step[None, :]) & within
+        return seen
 
 
 def rollout_scalars(data: Rollouts) -> Tensor:
@@ -82,6 +142,8 @@ def fit_gate(
     """
     if shape.num_layers > len(draft.layers):
         raise ConfigError(f"method.controller.num_layers={shape.num_layers}: the draft has {len(draft.layers)}")
+    if shape.scope == "context" and not len(data.context_token):
+        raise ModelError("these steps were collected without the states of committed tokens, which scope=context needs")
     torch.manual_seed(options.seed)
     kept_out = torch.isin(data.step_prompt, held_out_prompts(data.prompt, options))
     if kept_out.all() or not kept_out.any():
@@ -93,10 +155,29 @@ def fit_gate(
     fitted = torch.isin(data.step, train)
     gate.start_from(draft, float(steps.label[fitted & steps.defined].mean()))
     gate.standardise(rollout_scalars(data)[fitted])
+    if gate.direct is not None:
+        known = fitted & steps.defined
+        _start_with_scalars(gate, rollout_scalars(data)[known], steps.label[known])
     _descend(gate, steps, train, options)
     found = _judge(gate, steps, held.tolist(), options)
     card = {"scores": found, "options": asdict(options), "data": dict(data.meta)}
     return Artefact("pacer", dict(key), {**gate.values(), "label": options.label}, card, gate.tensors())
+
+
+def _start_with_scalars(gate: Gate, scalars: Tensor, label: Tensor) -> None:
+    """The logistic regression of labels [n] on scalars [n, 3] alone, from which the layer goes on."""
+    assert gate.direct is not None
+    x, y = gate.standard(scalars.to(gate.body.device)), label.to(gate.body.device)
+    parts = [gate.direct.weight, gate.out.bias]
+    optimiser = torch.optim.LBFGS(parts, max_iter=_REGRESSION_STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        found = nn.functional.binary_cross_entropy_with_logits(gate.direct(x)[:, 0] + gate.out.bias, y)
+        found.backward()
+        return found
+
+    optimiser.step(loss)
 
 
 def _descend(gate: Gate, steps: Steps, train: Tensor, options: FitOptions) -> None:
@@ -158,6 +239,8 @@ def on_device(batch: Batch, gate: Gate) -> Batch:
         None if rows.after is None else rows.after.to(device),
         rows.scalars.to(device),
         rows.index.to(device),
+        None if rows.position is None else rows.position.to(device),
+        None if rows.visible is None else rows.visible.to(device),
     )
     return Batch(moved, batch.label.to(device), batch.defined.to(device))
 
@@ -170,7 +253,7 @@ def draft_chances(gate: Gate, data: Rollouts, rows: slice) -> list[float]:
     found: list[float] = []
     for batch in map(steps.batch, steps.places([0], len(own))):
         logits = gate(on_device(batch, gate).rows)[0].cpu()
-        found = gate.chances(logits[batch.rows.index > 0].to(gate.offset.device)).tolist()
+        found = gate.chances(logits[batch.defined[0]].to(gate.offset.device)).tolist()
     return found
 
 
@@ -180,16 +263,31 @@ def slice_of(data: Rollouts, rows: slice) -> Rollouts:
     begins = int(data.index[rows.start]) == 1
     root = data.step_root[step : step + 1] if begins else data.token[rows.start - 1 : rows.start]
     count = rows.stop - rows.start
-    tokens = {name: getattr(data, name)[rows] for name in _OF_TOKENS}
+    parts: dict[str, Any] = {name: getattr(data, name)[rows] for name in _OF_TOKENS}
+    behind = slice(rows.start - int(data.index[rows.start]) + 1, rows.start)  # drafted before, and committed now
+    if len(data.context_token):
+        parts |= _context_of(data, step, behind)
     return replace(
         data,
-        **tokens,
+        **parts,
         index=torch.arange(1, count + 1),
         step=torch.zeros(count, dtype=torch.int64),
         step_prompt=data.step_prompt[step : step + 1],
-        step_context=data.step_context[step : step + 1],
+        step_context=data.step_context[step : step + 1] + len(range(behind.start, behind.stop)),
         step_root=root,
     )
+
+
+def _context_of(data: Rollouts, step: int, behind: slice) -> dict[str, Tensor]:
+    """The committed tokens before a step and drafted ones `behind` them."""
+    begin = int(data.step_offset[step])
+    own = slice(begin, begin + int(data.step_context[step]))
+    states = data.hidden[behind].to(data.context_before.dtype)
+    return {
+        "context_token": torch.cat([data.context_token[own], data.token[behind]]),
+        "context_before": torch.cat([data.context_before[own], states]),
+        "step_offset": torch.zeros(1, dtype=torch.int64),
+    }
 
 
 _OF_TOKENS = ("hidden", "token", "prob", "entropy", "margin", "accepted", "accept_prob")

@@ -35,7 +35,9 @@ class Rollouts:
     chance with which verification accepts it if it accepts all before it (NaN behind the first rejected token, where
     the target never saw the right past), `step` [n] its step. Steps: `step_prompt` [m] number of the prompt,
     `step_context` [m] committed tokens before the step (token x_j has position step_context + j - 1), `step_root` [m]
-    id of the last of them. `meta`: how it was collected.
+    id of the last of them. Where it was asked for: `context_token` [N] and `context_before` [N, d], the committed
+    tokens of one prompt after another with the state that predicted each, and `step_offset` [m] where the prompt of a
+    step begins there. `meta`: how it was collected.
     """
 
     hidden: Tensor
@@ -50,6 +52,9 @@ class Rollouts:
     step_prompt: Tensor
     step_context: Tensor
     step_root: Tensor
+    context_token: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    context_before: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    step_offset: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -95,19 +100,21 @@ def collect(
     stop_ids: Sequence[int] = (),
     seed: int = 0,
     forget: bool = True,
+    context: bool = False,
     hidden_dtype: torch.dtype = torch.float16,
     meta: Mapping[str, Any] | None = None,
 ) -> Rollouts:
     """Answer every prompt (token ids) with drafts of `num_draft_tokens` tokens and keep what each step showed.
 
     Drafts should be at least as long as the longest that the controller will allow, or late positions stay untrained.
-    `forget`: what the drafter learns is dropped after every prompt. The generator keeps its own controller afterwards.
-    ConfigError for a drafter that takes no controller; ModelError when nothing was drafted.
+    `forget`: what the drafter learns is dropped after every prompt. `context`: states of committed tokens are kept too.
+    The generator keeps its own controller afterwards. ConfigError for a drafter that takes no controller, or keeps no
+    such states; ModelError when nothing was drafted.
     """
     drafter: Any = generator.drafter
     if not hasattr(drafter, "controller"):
         raise ConfigError(f"{type(drafter).__name__} takes no controller, so there is nothing to collect")
-    recorder, own = _Recorder(num_draft_tokens, block_size=max(1, num_draft_tokens)), drafter.controller
+    recorder, own = _Recorder(num_draft_tokens, max(1, num_draft_tokens), context=context), drafter.controller
     watched = _Watched(drafter, recorder, hidden_dtype)
     drafter.controller, generator.drafter = recorder, watched
     seconds = 0.0
@@ -128,10 +135,11 @@ def collect(
 class _Recorder(ControllerBase):
     """Always wants more, and keeps what it was shown."""
 
+    context: bool = False
     blocks: list[Block] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.signals = _SIGNALS
+        self.signals = _SIGNALS | {"past"} if self.context else _SIGNALS
 
     def start_step(self, budget: int) -> int:
         self.blocks = []
@@ -157,9 +165,12 @@ class _Watched:
     _draft: Draft | None = None
     _context: tuple[int, int] = (0, 0)  # committed tokens before the step, and the last of them
     _rows: list[dict[str, Tensor]] = field(default_factory=list)
-    _steps: list[tuple[int, int, int]] = field(default_factory=list)  # prompt, context, root
+    _steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # prompt, context, root, offset
+    _past: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # committed tokens and what predicted them
+    _noted: tuple[int, int] = (0, 0)  # committed tokens in `_past`: of earlier prompts, of this one
 
     def begin(self, request: Request) -> None:
+        self._noted = sum(self._noted), 0
         self._request = request
         self.inner.begin(request)
 
@@ -203,7 +214,24 @@ class _Watched:
                 "step": torch.full((count,), len(self._steps)),
             }
         )
-        self._steps.append((self.prompt, *self._context))
+        if self.recorder.context:
+            self._note_past(blocks[0])
+        self._steps.append((self.prompt, *self._context, self._noted[0]))
+
+    def _note_past(self, block: Block) -> None:
+        """Committed tokens that came since the last step, each with the state that predicted it."""
+        assert self._request is not None
+        if block.past is None:
+            raise ConfigError(
+                f"method.controller.scope=context: {type(self.inner).__name__} keeps no states of what is committed; "
+                "legal here: step"
+            )
+        (earlier, first), count = self._noted, self._context[0]
+        states = block.past[max(first - 1, 0) : count - 1].to("cpu", self.hidden_dtype)
+        if first == 0:
+            states = torch.cat([states.new_zeros(1, states.shape[1]), states])
+        self._past.append((torch.tensor(self._request.committed[first:count]), states))
+        self._noted = earlier, count
 
     def _accept_probs(self, result: VerifyResult, q: Tensor, accepted: Tensor) -> Tensor:
         """min(1, p / q) of the tokens up to the first rejected one; when greedy, whether it is the argmax."""
@@ -225,5 +253,9 @@ class _Watched:
         if not self._rows:
             raise ModelError("nothing was drafted, so there is nothing to train on: longer answers are needed")
         tokens = {name: torch.cat([row[name] for row in self._rows]) for name in self._rows[0]}
-        prompt, context, root = (torch.tensor(column) for column in zip(*self._steps, strict=True))
-        return Rollouts(**tokens, step_prompt=prompt, step_context=context, step_root=root, meta=meta)
+        prompt, context, root, offset = (torch.tensor(column) for column in zip(*self._steps, strict=True))
+        steps = {"step_prompt": prompt, "step_context": context, "step_root": root}
+        if self._past:
+            committed, states = (torch.cat(column) for column in zip(*self._past, strict=True))
+            steps |= {"context_token": committed, "context_before": states, "step_offset": offset}
+        return Rollouts(**tokens, **steps, meta=meta)

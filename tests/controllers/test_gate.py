@@ -44,7 +44,7 @@ def blocks(sizes: list[int], tokens: list[int] | None = None, states: Tensor | N
 
 def said(gate: Gate, drafted: list[Block], live: StepGate | None = None) -> list[float]:
     live = live or StepGate(gate, K)
-    live.restart(ANCHOR)
+    live.restart([ANCHOR])
     return [chance for block in drafted for chance in live.chances(block)]
 
 
@@ -89,7 +89,7 @@ def test_the_feature_says_whose_state_is_seen() -> None:
 
 def test_the_newest_token_waits_where_its_own_state_is_needed() -> None:
     live = StepGate(a_gate(feature="own_state"), K)
-    live.restart(ANCHOR)
+    live.restart([ANCHOR])
     assert [len(live.chances(block)) for block in blocks([1, 3, 3])] == [0, 3, 3]
 
 
@@ -99,7 +99,7 @@ def test_a_step_starts_anew() -> None:
     once = said(gate, blocks([3, 3, 1]), live)
     assert live.cache.length == K + 1
     assert said(gate, blocks([3, 3, 1]), live) == once
-    live.restart(ANCHOR + 1)
+    live.restart([ANCHOR + 1])
     assert live.cache.length == 0
     assert live.chances(blocks([3])[0]) != pytest.approx(once[:3], abs=1e-5)  # the anchor is seen
 

@@ -185,5 +185,5 @@ def test_nothing_is_asked_before_a_prompt() -> None:
     controller = stop(0.5)
     with pytest.raises(AssertionError, match="begin comes first"):
         controller.start_step(5)
-    controller.begin(SimpleNamespace(committed=[1]))
+    controller.begin(SimpleNamespace(committed=[1], max_new_tokens=5))
     assert controller.start_step(5) == 5

@@ -64,7 +64,7 @@ def gate(**shape: Any) -> StepGate:
 
 def first_chance(live: StepGate, token: int) -> float:
     """What it says of a draft's first token, when a second one follows."""
-    live.restart(0)
+    live.restart([0])
     one = torch.full((2,), 0.5)
     block = Block(0, [token, 0], prob=one, entropy=one, margin=one, hidden=torch.zeros(2, STATE))
     return live.chances(block)[0]

@@ -89,7 +89,7 @@ def test_replayed_chances_are_the_live_ones(feature: str, data: Rollouts) -> Non
         for begins in (first, min(first + 2, last - 1)):
             live = StepGate(gate, GAMMA)
             anchor = data.step_root[data.step[first]] if begins == first else data.token[begins - 1]
-            live.restart(int(anchor))
+            live.restart([int(anchor)])
             block = Block(
                 0,
                 data.token[begins:last].tolist(),
@@ -99,6 +99,81 @@ def test_replayed_chances_are_the_live_ones(feature: str, data: Rollouts) -> Non
                 hidden=data.hidden[begins:last],
             )
             assert draft_chances(gate, data, slice(begins, last)) == pytest.approx(live.chances(block), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def looking_back() -> Rollouts:
+    """The same speculation with the states of what was committed."""
+    generator = decode(SpeculativeSampling(tiny_draft(), FixedLength(2)), temperature=1.0)
+    options: dict[str, Any] = {"num_draft_tokens": GAMMA, "max_new_tokens": 64, "hidden_dtype": torch.float32}
+    return collect(generator, PROMPTS[:12], context=True, **options)
+
+
+def test_committed_tokens_are_collected_with_what_predicted_them(looking_back: Rollouts) -> None:
+    data = looking_back
+    for step in (0, 5, len(data.step_prompt) - 1):
+        begin, count = int(data.step_offset[step]), int(data.step_context[step])
+        tokens = data.context_token[begin : begin + count]
+        assert tokens[: len(PROMPTS[int(data.step_prompt[step])])].tolist() == list(
+            PROMPTS[int(data.step_prompt[step])]
+        )
+        assert int(tokens[-1]) == int(data.step_root[step])
+        with torch.inference_mode():
+            out = tiny_draft().forward(tokens[None])
+        assert out.normed is not None
+        torch.testing.assert_close(
+            data.context_before[begin + 1 : begin + count], out.normed[0, :-1], atol=1e-4, rtol=1e-4
+        )
+        assert not data.context_before[begin].any()
+
+
+@pytest.mark.parametrize(("feature", "mask"), [*((one, "causal") for one in FEATURES), ("pred_state", "block_causal")])
+def test_a_gate_that_looks_back_is_trained_and_replayed_on_what_it_sees_live(
+    feature: str, mask: str, looking_back: Rollouts
+) -> None:
+    """A prompt's steps are branches of one tree; a draft that begins later has what was drafted before behind it."""
+    data, draft = looking_back, tiny_draft()
+    torch.manual_seed(0)
+    gate = Gate(draft.spec, draft.embedding, GateShape(feature=feature, scope="context", mask=mask, mask_block=2))
+    for tensor in gate.trained():
+        torch.nn.init.normal_(tensor, std=0.2)
+    gate.requires_grad_(False)
+    steps_of_one = (data.step_prompt == 3).nonzero()[:, 0].tolist()
+    found = Steps(data, *labels(data, "survive"), gate.shape)
+    (place,) = found.places(steps_of_one, 1)
+    batch = found.batch(place)
+    with torch.no_grad():
+        trained = gate.chances(gate(batch.rows)[0, -place.shape[1] :])
+    rows = torch.searchsorted(data.step, torch.tensor([*steps_of_one, steps_of_one[-1] + 1])).tolist()
+    for step, (first, last) in zip(steps_of_one[:4], itertools.pairwise(rows), strict=False):
+        begin = int(data.step_offset[step])
+        committed = data.context_token[begin : begin + int(data.step_context[step])].tolist()
+        past = data.context_before[begin + 1 : begin + len(committed)]
+        for start in {first, min(first + 2, last - 1)}:
+            live = StepGate(gate, GAMMA)
+            live.begin(200)
+            live.restart([*committed, *data.token[first:start].tolist()])
+            block = Block(
+                0,
+                data.token[start:last].tolist(),
+                prob=data.prob[start:last],
+                entropy=data.entropy[start:last],
+                margin=data.margin[start:last],
+                hidden=data.hidden[start:last],
+                past=torch.cat([past, data.hidden[first:start]]),
+            )
+            expected = live.chances(block)
+            assert draft_chances(gate, data, slice(start, last)) == pytest.approx(expected, abs=1e-4)
+            if start == first:
+                own = trained[first - rows[0] : last - rows[0] - gate.shape.lag].tolist()
+                assert own == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_gate_that_looks_back_is_fitted(looking_back: Rollouts, data: Rollouts) -> None:
+    found = fit_gate(looking_back, KEY, tiny_draft(), GateShape(scope="context"), replace(QUICK, epochs=14)).card
+    assert found["scores"]["brier"] < found["scores"]["brier_of_the_mean"]
+    with pytest.raises(ModelError, match="without the states of committed tokens"):
+        fit_gate(data, KEY, tiny_draft(), GateShape(scope="context"), QUICK)
 
 
 def test_it_beats_chance_on_held_out_prompts(fitted: Any) -> None:
