@@ -11,6 +11,7 @@ from specbench.config.methods_confl_swift import ConflConfig, SwiftConfig
 from specbench.config.methods_del import DelConfig
 from specbench.config.methods_knapspec import KnapspecConfig
 from specbench.config.methods_lookahead import LookaheadConfig, OuroborosConfig
+from specbench.config.methods_mla import CalibrationConfig, MlaConfig, ReconstructConfig
 from specbench.config.parts import (
     ArtefactConfig,
     DataConfig,
@@ -32,6 +33,7 @@ __all__ = [
     "NOT_SEMANTIC",
     "SIZES",
     "ArtefactConfig",
+    "CalibrationConfig",
     "ClaspConfig",
     "ConflConfig",
     "ControllerConfig",
@@ -45,9 +47,11 @@ __all__ = [
     "LookaheadConfig",
     "MeasureConfig",
     "MethodConfig",
+    "MlaConfig",
     "ModelConfig",
     "OuroborosConfig",
     "PathsConfig",
+    "ReconstructConfig",
     "RunConfig",
     "SamplingConfig",
     "SwiftConfig",

@@ -28,11 +28,13 @@ class MethodConfig:
 
     `name` is what the user types (the YAML file's name), `scope` says how long learnt state lives, `verification` how
     a draft is accepted when sampling. Class variables: `needs_draft` (the model must name a draft) and
-    `takes_controller` (False: `method/controller=none` is the only legal choice).
+    `takes_controller` (False: `method/controller=none` is the only legal choice). `converts`: the draft is made
+    from the model's own or, where it has none, from its target.
     """
 
     needs_draft: ClassVar[bool] = False
     takes_controller: ClassVar[bool] = False
+    converts: ClassVar[bool] = False
 
     _target_: str = MISSING
     name: str = MISSING

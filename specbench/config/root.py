@@ -64,7 +64,7 @@ class RunConfig:
         one_of("size", self.size, SIZES)
         one_of("objective", self.objective, OBJECTIVES)
         self._check_bound()
-        if self.method.needs_draft and self.model.draft is None:
+        if self.method.needs_draft and not self.method.converts and self.model.draft is None:
             raise ConfigError(
                 f"model.draft=null: method={self.method.name} needs a draft model and model={self.model.name} names "
                 "none; set model.draft=HUB_ID_OR_FOLDER or choose a model with one (model=tiny, llama3, qwen3_8b, ...)"

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,7 @@ class Parts:
 
     `curve` measures (or loads) the target's latency t(T) when it is called, `latency` what the parts of a pass cost.
     `model_hash` names the target's weights, `task` what is decoded (for parts stored by task),
+    `draft_card` says how a converted draft was made,
     `artefacts` has the trained parts of these models and this setting.
     """
 
@@ -44,6 +45,7 @@ class Parts:
     latency: Callable[[ProfilePlan], LatencyModel] | None = None
     model_hash: str | None = None
     task: str | None = None
+    draft_card: Mapping[str, Any] = field(default_factory=dict)
     artefacts: Artefacts = field(default_factory=Artefacts)
     timer: PhaseTimer = field(init=False)
 

@@ -40,6 +40,10 @@ class Chat:
         """The prompt text up to where the assistant answers; every date in it is `date`; raises ModelError."""
         return self._render(messages, date, add_generation_prompt=True)
 
+    def transcript(self, messages: Sequence[Message], *, date: datetime.date) -> str:
+        """The text of a conversation whose last answer is finished; raises ModelError."""
+        return self._render(messages, date, add_generation_prompt=False)
+
     def encode_chat(self, messages: Sequence[Message], *, date: datetime.date) -> list[int]:
         """Token ids of the rendered conversation, with one BOS at the start where the tokenizer wants one."""
         return self.encode_rendered(self.render(messages, date=date))

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +31,7 @@ from specbench.models.artefact import SHIPPED, Artefacts
 from specbench.models.chat import Chat, check_pair, prompt_sha256
 from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.models.draft import find_draft, load_draft
+from specbench.runner.converted import Converted, converted_draft
 from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
 
 log = logging.getLogger(__name__)
@@ -56,14 +57,14 @@ class Session:
     target: Target = field(init=False)
     model: LoadedModel = field(init=False)
     draft: LoadedModel | None = field(init=False, default=None)
+    draft_card: Mapping[str, Any] = field(init=False, default_factory=dict)  # how a converted draft was made
     num_threads: int = field(init=False)
     latency_record: dict[str, Any] | None = field(init=False, default=None)  # of the profile that was used, if any
 
     def __post_init__(self) -> None:
         self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
-        if self.config.method.needs_draft and self.config.model.draft is not None:
-            self.draft = self._load_draft(self.config.model.draft)
+        self._find_draft()
         self.target = Target(self.model.decoder)
         self._probed = Target(self.model.decoder)  # a cache of its own: what the target has read stays there
         self.num_threads = self._choose_threads()
@@ -101,12 +102,24 @@ class Session:
             _loaded[key] = load_model(source, **how)
         return _loaded[key]
 
-    def _load_draft(self, source: str) -> LoadedModel:
+    def _find_draft(self) -> None:
+        """The draft that the method needs, if it needs one: the model's own, or one that is converted."""
+        if not self.config.method.needs_draft:
+            return
+        model = self.config.model
+        if self.config.method.converts:
+            found = converted_draft(self.config)
+        else:
+            assert model.draft is not None, "composing the config has checked it"
+            found = Converted(model.draft, model.draft_revision)
+        self.draft, self.draft_card = self._load_draft(found.source, found.revision), found.card
+
+    def _load_draft(self, source: str, revision: str | None) -> LoadedModel:
         """A draft that was trained for this target shares its tensors; any other is a model that must pair."""
         trained = find_draft(source)
         if trained is not None:
             return load_draft(trained, self.model)
-        draft = self._load(source, self.config.model.draft_revision)
+        draft = self._load(source, revision)
         check_pair(self.chat, self._chat_of(draft))
         return draft
 
@@ -142,6 +155,7 @@ class Session:
             draft=self.draft.decoder if self.draft else None,
             folder=self.model.folder,
             draft_folder=self.draft.folder if self.draft else None,
+            draft_card=self.draft_card,
             curve=lambda: self.curve,
             latency=self.latency,
             model_hash=self.model.revision,

@@ -19,11 +19,15 @@ from specbench.config.errors import CONF_DIR
 from specbench.controllers.gate import Gate, GateShape
 from specbench.controllers.heads import ResidualHead, ScalarHead
 from specbench.controllers.pacer import gate_key
+from specbench.conversion.build import convert
+from specbench.conversion.calibration import Calibration
 from specbench.decoding.target import Target
 from specbench.hardware.latency import LatencyModel
 from specbench.hardware.profile import VerifyCurve
 from specbench.methods.build import Parts, artefact_key, build_generator
 from specbench.models.artefact import Artefact, Artefacts
+from specbench.models.checkpoint import load_decoder, load_model
+from specbench.models.decoder import Decoder
 from specbench.models.tiny import SPEC, VARIANTS, write_pair
 from specbench.types import ConfigError, Generation, Sampling
 from tests.decoding.tinies import tiny_draft, tiny_target
@@ -39,6 +43,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "confl_official": ("context_window=4", "search_interval=2"),
     "swift": ("context_window=4",),
     "swift_official": ("context_window=4",),
+    "mla": ("freqfold=1", "reconstruct.updates=4"),
     "knapspec": ("window_tokens=4", "interval_tokens=8", "search_budget=null", "guard=none"),
 }
 OF_EACH_KIND = ("block_oracle", "confidence", "heuristic", "hf_dynamic", "specdecpp", "svip")
@@ -128,7 +133,7 @@ def generator(case: Case, variant: str = "plain", sampling: Sampling = GREEDY) -
     parts = Parts(
         target=Target(tiny_target(variant)),
         sampling=sampling,
-        draft=tiny_draft(variant),
+        draft=latent_draft(variant) if type(chosen).converts else tiny_draft(variant),
         folder=outside[0],
         draft_folder=outside[1],
         curve=lambda: CURVE,
@@ -137,6 +142,18 @@ def generator(case: Case, variant: str = "plain", sampling: Sampling = GREEDY) -
     if case.controller in TRAINED:
         parts.artefacts = untrained(artefact_key(chosen, parts))
     return build_generator(chosen, parts)
+
+
+@functools.cache
+def latent_draft(variant: str) -> Decoder:
+    """The tiny draft as method=mla would convert it, from a little random text."""
+    source = folders(variant)[1]
+    base = load_model(str(source), dtype=torch.float32, device="cpu", cache_dir=source)
+    ids = torch.randint(256, (12, 32), generator=torch.Generator().manual_seed(0))
+    settings = config(Case("mla", own("mla").controller.name))
+    work = Path(tempfile.mkdtemp(prefix="specbench-latent-"))
+    folder = convert(base, settings, Calibration(ids[:8], ids[8:], {}), work / "draft", work=work)
+    return load_decoder(folder, dtype=torch.float32, device="cpu")
 
 
 def untrained(key: Mapping[str, str]) -> Artefacts:
