@@ -25,6 +25,8 @@ class Running:
     arms: dict[str, _Arm] = field(default_factory=lambda: {METHOD: _Arm(), BASELINE: _Arm()})
     num_draft_tokens: int = 0
     num_accepted: int = 0
+    num_steps: int = 0
+    num_step_tokens: int = 0  # tokens of the rows that have steps
     num_errors: int = 0
 
     def add(self, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -39,13 +41,20 @@ class Running:
             arm.tokens += row["num_tokens"] or 0
             arm.seconds += row["decode_s"] or 0.0
             if row["arm"] == METHOD:
-                self.num_draft_tokens += row.get("num_draft_tokens") or 0
-                self.num_accepted += row.get("num_accepted_spine") or 0
+                self._add_steps(row)
+
+    def _add_steps(self, row: Mapping[str, Any]) -> None:
+        self.num_draft_tokens += row.get("num_draft_tokens") or 0
+        self.num_accepted += row.get("num_accepted_spine") or 0
+        if row.get("num_steps"):
+            self.num_steps += row["num_steps"]
+            self.num_step_tokens += row["num_tokens"] or 0
 
     def metrics(self) -> dict[str, float]:
-        """tokens_per_second, acceptance_rate and walltime_speedup, as far as they are defined by now."""
+        """tokens_per_second, acceptance_rate, mat and walltime_speedup, as far as they are defined by now."""
         own, baseline = (self.arms[name].rate() for name in (METHOD, BASELINE))
         speedup = own / baseline if own is not None and baseline else None
         acceptance = self.num_accepted / self.num_draft_tokens if self.num_draft_tokens else None
-        named = {"tokens_per_second": own, "acceptance_rate": acceptance, "walltime_speedup": speedup}
+        mat = self.num_step_tokens / self.num_steps if self.num_steps else None
+        named = {"tokens_per_second": own, "acceptance_rate": acceptance, "mat": mat, "walltime_speedup": speedup}
         return {name: value for name, value in named.items() if value is not None}

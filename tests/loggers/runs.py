@@ -23,6 +23,7 @@ CHOSEN = {
     "reason": "better",
     "active": False,
 }
+CURVE = [[1, 0.02], [8, 0.03]]
 
 
 def conversation(sample_id: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -38,10 +39,11 @@ def write_run(config: RunConfig, count: int = 2) -> tuple[Path, dict[str, Any]]:
     folder = Path(config.paths.results_dir) / "runs" / run_id(config)
     with RunStore(folder) as store:
         store.write_config(yaml.safe_dump(as_dict(config)))
+        store.write_environment({"versions": {"torch": "2"}})
         for number in range(count):
             samples, steps = conversation(f"s{number}")
             store.append(f"s{number}", samples, steps, [choice(f"s{number}", **CHOSEN)])
         frames = store.frames()
-        summary = summarise(frames.samples, frames.steps, frames.choices)
+        summary = summarise(frames.samples, frames.steps, frames.choices) | {"t_curve": CURVE}
         store.finalize(summary, status="finished")
     return folder, summary

@@ -20,10 +20,14 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(scope="module")
+def composed():
+    return compose()
+
+
 @pytest.fixture
-def config(tmp_path):
-    config = compose()
-    return replace(config, paths=replace(config.paths, results_dir=str(tmp_path)))
+def config(composed, tmp_path):
+    return replace(composed, paths=replace(composed.paths, results_dir=str(tmp_path)))
 
 
 def run_logger(logger, config):

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from specbench.config import compose, run_id
 from specbench.loggers import build_logger
@@ -67,8 +68,11 @@ def test_the_config_is_flat_and_resolved(offline):
 def test_running_rates_are_logged_once_a_conversation(offline):
     rows = [row for row in wandb_file.history(offline) if "tokens_per_second" in row]
     assert [row["num_samples"] for row in rows] == [1, 2]
-    assert rows[-1]["acceptance_rate"] == 0.5
-    assert rows[-1]["walltime_speedup"] == 2.0
+    for prefix in ("", "conversation/"):
+        assert rows[-1][f"{prefix}tokens_per_second"] == 10.0
+        assert rows[-1][f"{prefix}acceptance_rate"] == 0.5
+        assert rows[-1][f"{prefix}mat"] == 2.5
+        assert rows[-1][f"{prefix}walltime_speedup"] == 2.0
 
 
 def test_the_summary_is_the_runs_own(offline):
@@ -79,9 +83,7 @@ def test_the_summary_is_the_runs_own(offline):
 
 
 def test_the_samples_table_is_in_the_folder_that_syncs(offline):
-    (file,) = (offline.parent / "files" / "media" / "table").glob("samples_*.table.json")
-    table = json.loads(file.read_text())
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    rows = wandb_file.table(offline, "samples")
     assert [(row["sample_id"], row["arm"], row["num_tokens"]) for row in rows] == [
         ("s0", "method", 10),
         ("s0", "baseline", 10),
@@ -89,13 +91,11 @@ def test_the_samples_table_is_in_the_folder_that_syncs(offline):
         ("s1", "baseline", 10),
     ]
     assert {row["text"] for row in rows} == {"an answer"}
-    assert "tokens" not in table["columns"]
+    assert "tokens" not in rows[0]
 
 
 def test_the_choices_are_a_table_with_their_numbers(offline):
-    (file,) = (offline.parent / "files" / "media" / "table").glob("choices_*.table.json")
-    table = json.loads(file.read_text())
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    rows = wandb_file.table(offline, "choices")
     names = ("sample_id", "step", "sublayers", "num_attention_skipped", "predicted_acceptance", "search_s", "reason")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("s0", 1, "[2, 4, 5]", 2, 0.75, 0.5, "better"),
@@ -103,6 +103,70 @@ def test_the_choices_are_a_table_with_their_numbers(offline):
     ]
     assert rows[0]["predicted_tokens_per_second"] is None
     assert json.loads(rows[0]["values"])["matchness"] == 0.75
+
+
+def test_choices_of_layers_are_lines_over_the_choices(offline):
+    rows = [row for row in wandb_file.history(offline) if "layers/num_attention_skipped" in row]
+    assert [row["choice"] for row in rows] == [1, 2]
+    assert (rows[0]["layers/num_attention_skipped"], rows[0]["layers/num_mlp_skipped"]) == (2, 1)
+    assert rows[0]["layers/predicted_acceptance"] == 0.75
+    assert "layers/predicted_tokens_per_second" not in rows[0]
+
+
+def test_choices_of_layers_are_an_image(offline):
+    (file,) = (offline.parent / "files" / "media" / "images" / "layers").glob("heatmap_*.png")
+    logged = [row["layers/heatmap.path"] for row in wandb_file.history(offline) if "layers/heatmap.path" in row]
+    assert logged == [f"media/images/layers/{file.name}"]
+    with Image.open(file) as image:
+        assert min(image.size) > 300
+        assert len(image.getcolors(maxcolors=1 << 20) or ()) > 10  # something is drawn
+
+
+@pytest.mark.parametrize(
+    ("key", "definition", "rows"),
+    [
+        (
+            "acceptance_by_position",
+            "line",
+            [{"position": n, "acceptance_rate": 1.0 if n < 3 else 0.0, "num_drafted": 8} for n in range(1, 5)],
+        ),
+        ("verify_cost", "line", [{"rows": 1, "relative_cost": 1.0}, {"rows": 8, "relative_cost": 1.5}]),
+        (
+            "time_by_phase",
+            "bar",
+            [
+                {"phase": phase, "ms_per_token": pytest.approx(milliseconds)}
+                for phase, milliseconds in (
+                    ("draft", 10.0),
+                    ("verify", 80.0),
+                    ("adapt", 0.0),
+                    ("host", 10.0),
+                    ("AR, whole token", 200.0),
+                )
+            ],
+        ),
+    ],
+)
+def test_custom_charts_have_their_data(offline, key, definition, rows):
+    chart = wandb_file.charts(offline)[f"charts/{key}"]
+    assert chart["panel_config"]["panelDefId"] == f"wandb/{definition}/v0"
+    fields = chart["panel_config"]["fieldSettings"].values()
+    found = wandb_file.table(offline, f"{key}_table")
+    assert found == rows
+    assert {field for field in fields if field is not None} <= set(found[0])
+
+
+def test_the_run_folder_is_an_artifact(offline, config):
+    files = wandb_file.artifacts(offline)["results", run_id(config)]
+    assert sorted(files) == [
+        "choices.parquet",
+        "config.yaml",
+        "environment.json",
+        "samples.parquet",
+        "status.json",
+        "steps.parquet",
+        "summary.json",
+    ]
 
 
 def test_the_summary_says_what_was_skipped(offline):

@@ -47,6 +47,27 @@ def summary(path: Path) -> dict[str, Any]:
     return found
 
 
+def charts(path: Path) -> dict[str, dict[str, Any]]:
+    """Settings of every custom chart, by its key."""
+    updates = [item for r in records(path) if r.WhichOneof("record_type") == "config" for item in r.config.update]
+    places = [(list(item.nested_key), item.value_json) for item in updates]
+    return {place[-1]: json.loads(text) for place, text in places if place[:2] == ["_wandb", "visualize"]}
+
+
+def artifacts(path: Path) -> dict[tuple[str, str], list[str]]:
+    """(type, name) of every logged artifact, with the paths of its files."""
+    logged = [r.request.log_artifact.artifact for r in records(path) if r.request.HasField("log_artifact")]
+    logged += [r.artifact for r in records(path) if r.WhichOneof("record_type") == "artifact"]
+    return {(found.type, found.name): [entry.path for entry in found.manifest.contents] for found in logged}
+
+
+def table(path: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of the only logged table of a name, from the folder that syncs."""
+    (file,) = (path.parent / "files" / "media" / "table").rglob(f"{name}_*.table.json")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
+
+
 def _items(items: Any) -> dict[str, Any]:
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
 
