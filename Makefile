@@ -9,7 +9,7 @@ TESTERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types bench clean
+.PHONY: help setup demo test test-slow lint types bench tables clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ types: setup ## mypy
 
 bench: setup ## speed of the decode loop against its own linear layers and the transformers library
 	$(BIN)/python scripts/bench.py
+
+tables: setup ## every table from results/paper as Markdown and LaTeX, published numbers beside ours
+	$(BIN)/python scripts/make_tables.py
 
 clean: ## remove caches and build products; .venv, results and converted weights stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -1,0 +1,96 @@
+"""The run that speaks for a method on a task, out of a folder of runs that also holds sweeps and ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis.table_text import missing
+from specbench.results.store import FINISHED
+
+# A row of a table: what must be equal for two methods to be comparable.
+PLACE = ["model", "dtype", "sampling", "place"]
+_PLAIN = ("none", "fixed")
+# Ends of the names of experiments that run methods as they come; all others vary settings.
+_FIRST = ("headline", "_main", "_leaderboard", "longdoc", "all_methods")
+
+
+def labelled(runs: pd.DataFrame) -> pd.DataFrame:
+    """Finished runs with three more columns.
+
+    `arm` = the method, with `+controller` where the method occurs with several controllers and this one is not the
+    plain one; `place` = the task, with its context length for long documents; `sampling` = greedy or the temperature.
+    """
+    runs = runs[runs["status"] == FINISHED]
+    several = runs.groupby("method")["controller"].nunique()
+    arms = [_arm(row, bool(several.get(row["method"], 0) > 1)) for row in runs.to_dict("records")]
+    places = [_place(row) for row in runs.to_dict("records")]
+    sampling = [_sampling(row) for row in runs.to_dict("records")]
+    return runs.assign(arm=arms, place=places, sampling=sampling)
+
+
+def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
+    """One row of `labelled(runs)` for each PLACE and arm.
+
+    Of several runs the first of these wins: it belongs to an experiment in `prefer`; to one of _FIRST, in their order;
+    it was timed; it has more conversations; its run id comes first.
+    """
+    known = labelled(runs)
+    if known.empty:
+        return known
+    names = set(prefer)
+    rank = pd.DataFrame({"preferred": [_preference(row, names) for row in known.to_dict("records")]}, known.index)
+    rank["untimed"] = known["walltime_speedup"].isna()
+    rank["few"] = -pd.to_numeric(known["num_measured"])
+    rank["run_id"] = known["run_id"]
+    ordered = known.loc[rank.sort_values(list(rank.columns)).index]
+    return ordered.drop_duplicates([*PLACE, "arm"]).sort_values([*PLACE, "arm"]).reset_index(drop=True)
+
+
+def records(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """One dict a run without its missing values, as a summary of one run has them."""
+    return [{str(key): value for key, value in row.items() if not missing(value)} for row in runs.to_dict("records")]
+
+
+def model_name(row: Mapping[Any, Any]) -> str:
+    """The model as tables call it, with the number format."""
+    shown = row.get("model_name")
+    return f"{shown if isinstance(shown, str) else row['model']}, {row['dtype']}"
+
+
+def setting(row: Mapping[Any, Any]) -> str:
+    """The task, and the temperature where answers were sampled."""
+    return str(row["place"]) if row["sampling"] == "greedy" else f"{row['place']}, {row['sampling']}"
+
+
+def _preference(row: dict[Any, Any], names: set[str]) -> int:
+    """Smaller is better."""
+    experiments = _experiments(row)
+    if names & experiments:
+        return -1
+    return next((place for place, end in enumerate(_FIRST) if any(n.endswith(end) for n in experiments)), len(_FIRST))
+
+
+def _experiments(row: dict[Any, Any]) -> set[str]:
+    names = row.get("experiments")
+    return set() if names is None or isinstance(names, float) else set(names)
+
+
+def _arm(row: dict[Any, Any], several: bool) -> str:
+    method, controller = str(row["method"]), row["controller"]
+    plain = not isinstance(controller, str) or controller in _PLAIN
+    return method if plain or not several else f"{method}+{controller}"
+
+
+def _place(row: dict[Any, Any]) -> str:
+    tokens = row.get("cfg.task.context_tokens")
+    long = str(row["task"]).startswith("longdoc") and tokens is not None and not pd.isna(tokens)
+    return f"{row['task']} {int(tokens)}" if long else str(row["task"])
+
+
+def _sampling(row: dict[Any, Any]) -> str:
+    temperature = row.get("cfg.sampling.temperature")
+    hot = temperature is not None and not pd.isna(temperature) and float(temperature) > 0
+    return f"T={float(temperature):g}" if hot else "greedy"

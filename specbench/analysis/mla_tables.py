@@ -1,0 +1,155 @@
+"""Tables of the matched-cell experiment: acceptance of every cell, and how many cells rose, stayed or fell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis.matched_cells import (
+    CELL,
+    IMPROVED,
+    LABELS,
+    TOO_FEW,
+    UNCHANGED,
+    WORSE,
+    Comparison,
+    arms,
+    compare,
+)
+from specbench.analysis.published import MARKS, published_cell
+from specbench.analysis.table_text import EMPTY, Cell, Table, number
+from specbench.results.frozen import Frozen
+
+VARIANTS = ("original", "none", "kv", "functional")
+_RULES = (
+    "Published rule: a difference within 0.5 percentage points is unchanged, without a test. Ours: at least 0.5 points "
+    "and the 95 % interval of a paired bootstrap over clusters of equal prompts excludes 0."
+)
+_BOLD = "Bold: the cell improved or worsened by our rule."
+_COUNTED = {"cells_up": IMPROVED, "cells_unchanged": UNCHANGED, "cells_down": WORSE}
+
+
+def mla_table(frozen: Frozen, published: pd.DataFrame) -> Table:
+    """One row a cell: acceptance (percent) of the variants, functional against kv with interval, and both labels."""
+    compared = compare(frozen.cells, "functional", "kv").cells
+    rows = [_cell_row(frozen.cells, cell) for cell in compared.to_dict("records")]
+    rows += _published_cells(published[published["paper"] == "mla"])
+    columns = ("source", "pair", "converter", "budget", "task", *VARIANTS, "functional - kv (pp)")
+    return Table(
+        "mla_main",
+        "MLA drafts: acceptance (%) in matched cells",
+        (*columns, "published rule", "our rule"),
+        tuple(rows),
+        (_RULES, _BOLD, MARKS),
+    )
+
+
+def _cell_row(cells: pd.DataFrame, cell: Mapping[Any, Any]) -> tuple[Cell, ...]:
+    judged = cell["label"] in (IMPROVED, WORSE)
+    names = [Cell(str(cell["pair"])), Cell(str(cell["converter"])), number(cell["budget"], 2), Cell(str(cell["task"]))]
+    shown = [number(_rate(cells, variant, cell), 2) for variant in VARIANTS]
+    return (
+        Cell("ours"),
+        *names,
+        *shown,
+        Cell(_difference(cell), judged),
+        Cell(str(cell["published"])),
+        Cell(str(cell["label"]), judged),
+    )
+
+
+def _rate(cells: pd.DataFrame, variant: str, cell: Mapping[Any, Any]) -> float | None:
+    """Pooled acceptance of one arm of a cell in percent; None without rows."""
+    tuning = cell["tuning"] if variant == "functional" else None  # kv may have been tuned otherwise, and only once
+    rows = arms(cells, variant, cell, tuning=tuning).drop_duplicates("sample_id")
+    proposed = float(rows["proposed"].sum())
+    return 100 * float(rows["accepted"].sum()) / proposed if proposed else None
+
+
+def _difference(cell: Mapping[Any, Any]) -> str:
+    interval = "" if pd.isna(cell["low_pp"]) else f" [{cell['low_pp']:+.2f}, {cell['high_pp']:+.2f}]"
+    return f"{cell['delta_pp']:+.2f}{interval}"
+
+
+def _published_cells(theirs: pd.DataFrame) -> list[tuple[Cell, ...]]:
+    """The few cells whose acceptance is known, and the one published difference."""
+    rows = []
+    wanted = theirs[theirs["metric"].isin(["acceptance_percent", "delta_acceptance_pp"])]
+    for (model, task, setting), claim in wanted.groupby(["model", "task", "setting"], sort=False):
+        by_variant = {row["method"]: row for row in claim[claim["metric"] == "acceptance_percent"].to_dict("records")}
+        delta = next(iter(claim[claim["metric"] == "delta_acceptance_pp"].to_dict("records")), None)
+        said = Cell(str(setting).rpartition("; ")[2])
+        cells = [published_cell(by_variant.get(variant)) for variant in VARIANTS]
+        rows.append(
+            (
+                Cell("published"),
+                Cell(str(model)),
+                said,
+                EMPTY,
+                Cell(str(task)),
+                *cells,
+                published_cell(delta),
+                EMPTY,
+                EMPTY,
+            )
+        )
+    return rows
+
+
+def mla_counts(frozen: Frozen, published: pd.DataFrame) -> Table:
+    """Cells that rose, stayed and fell from kv to functional, by pair, converter and budget; published counts below."""
+    found = compare(frozen.cells, "functional", "kv")
+    groups = found.cells.groupby(["pair", "converter", "budget"], sort=False)
+    rows = [
+        _count_row(str(pair), str(converter), f"{budget:.2f}", cells) for (pair, converter, budget), cells in groups
+    ]
+    if len(groups) > 1:
+        rows.append(_count_row("all", "", "", found.cells))
+    rows += _published_counts(published[published["paper"] == "mla"])
+    columns = ("source", "pair", "converter", "budget", "cells")
+    rules = [f"{label} ({rule})" for rule in ("published rule", "our rule") for label in LABELS[:3]]
+    return Table(
+        "mla_counts",
+        "MLA drafts: functional reconstruction against kv reconstruction, cells",
+        (*columns, *rules, TOO_FEW),
+        tuple(rows),
+        (_RULES, *_pooled(found), MARKS),
+    )
+
+
+def _count_row(pair: str, converter: str, budget: str, cells: pd.DataFrame) -> tuple[Cell, ...]:
+    counts = [int((cells[rule] == label).sum()) for rule in ("published", "label") for label in LABELS[:3]]
+    few = int((cells["label"] == TOO_FEW).sum())
+    names = (Cell("ours"), Cell(pair), Cell(converter), Cell(budget), Cell(str(len(cells))))
+    return (*names, *(Cell(str(count)) for count in counts), Cell(str(few)))
+
+
+def _pooled(found: Comparison) -> list[str]:
+    pooled = found.pooled
+    if pooled["mean_delta_pp"] is None:
+        return ["No cell has both variants."]
+    interval = "" if pooled["low_pp"] is None else f" [{pooled['low_pp']:+.2f}, {pooled['high_pp']:+.2f}]"
+    return [
+        f"Ours, all cells with equal weight: {pooled['mean_delta_pp']:+.2f}{interval} percentage points; "
+        f"{pooled['up']} cells above 0, {pooled['down']} below."
+    ]
+
+
+def _published_counts(theirs: pd.DataFrame) -> list[tuple[Cell, ...]]:
+    rows = []
+    counted = theirs[theirs["metric"].isin(list(_COUNTED))]
+    for (model, setting), claim in counted.groupby(["model", "setting"], sort=False):
+        by_metric = {row["metric"]: row for row in claim.to_dict("records")}
+        total = Cell(f"{claim['value'].sum():.0f}") if len(by_metric) == len(_COUNTED) else EMPTY
+        converter = str(setting).rpartition("; ")[2] if "; " in str(setting) else ""
+        counts = [published_cell(by_metric.get(metric)) for metric in _COUNTED]
+        empty = [EMPTY] * (len(LABELS))
+        rows.append((Cell("published"), Cell(str(model)), Cell(converter), EMPTY, total, *counts, *empty))
+    return rows
+
+
+def known(frozen: Frozen) -> bool:
+    """Whether the folder holds cells of the experiment at all."""
+    return not frozen.cells.empty and set(CELL) <= set(frozen.cells.columns)
