@@ -74,7 +74,7 @@ class GateRows:
 
 
 class Gate(AcceptanceHead):
-    """u = W [norm(h); norm(e)] + W_s s + P[index]; decoder layer(s) of the draft's shape; one logit. In float32.
+    """u = W [norm(h); norm(e)] + W_s s + P[index]; decoder layer(s) of the draft's shape; one logit + w s. In float32.
 
     With scope `step` rotary positions count from the anchor: with keys of one step only, that gives the same scores as
     absolute ones. Committed rows have neither scalars nor a place, so that they say the same in every step.
@@ -92,6 +92,7 @@ class Gate(AcceptanceHead):
         self.join = nn.Linear((self.num_states + 1) * width, width, bias=False)
         self.join_norms = nn.Parameter(torch.ones(self.num_states + 1, width))
         self.scalars = nn.Linear(NUM_SCALARS, width, bias=False) if shape.scalars else None
+        self.direct = nn.Linear(NUM_SCALARS, 1, bias=False) if shape.scalars else None
         self.index = nn.Embedding(shape.max_index + 1, width) if shape.step_pos else None
         self.out = nn.Linear(width, 1)
         self.register_buffer("scalar_mean", torch.zeros(NUM_SCALARS))
@@ -134,7 +135,7 @@ class Gate(AcceptanceHead):
         nn.init.zeros_(self.join.weight)
         width = self.body.spec.hidden_size
         self.join.weight[:, :width] = torch.eye(width)
-        for part in (self.scalars, self.index, self.out):
+        for part in (self.scalars, self.direct, self.index, self.out):
             if part is not None:
                 nn.init.zeros_(part.weight)
         self.out.bias.fill_(torch.logit(torch.tensor(base_rate), eps=1e-3))
@@ -158,6 +159,8 @@ class Gate(AcceptanceHead):
         if cache is not None:
             cache.keep(range(rows.token.shape[1]))
         logits: Tensor = self.out(self.body.final_norm(hidden))
+        if self.direct is not None:
+            logits = logits + self.direct(self.standard(rows.scalars) * (rows.index > 0)[:, None])
         return logits[..., 0]
 
     def chances(self, logits: Tensor) -> Tensor:
@@ -177,14 +180,14 @@ class Gate(AcceptanceHead):
             parts.append(rms_norm(part.float(), norm, eps))
         u: Tensor = self.join(torch.cat(parts, dim=-1))
         if self.scalars is not None:
-            u = u + self.scalars(self._standard(rows))
+            u = u + self.scalars(self.standard(rows.scalars) * (rows.index > 0)[:, None])  # an anchor has none
         if self.index is not None:
             u = u + self.index(rows.index.clamp_max(self.shape.max_index))
         return u
 
-    def _standard(self, rows: GateRows) -> Tensor:
-        scaled = (rows.scalars.float() - self.scalar_mean) / self.scalar_spread
-        return scaled * (rows.index > 0)[:, None]  # the anchor has none
+    def standard(self, scalars: Tensor) -> Tensor:
+        """Scalars [..., 3] less their mean over their spread."""
+        return (scalars.float() - self.scalar_mean) / self.scalar_spread
 
     def visible(self, index: Tensor) -> Tensor | None:
         """Who sees whom among new rows of one chain [T, T]; None = causal."""
