@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config import RunConfig, compose
+from specbench.config.words import portable
 from specbench.methods.skip_search import SHIPPED
 from specbench.methods.skip_sets import store_set
 from specbench.runner.layer_search import check, search
@@ -56,13 +57,12 @@ def find(overrides: Sequence[str], num_check: int, out: Path) -> Path:
 def _origin(config: RunConfig, session: Session, overrides: Sequence[str]) -> dict[str, Any]:
     """Who found it, on what and how; folders of one machine mean nothing elsewhere."""
     machine = session.environment()
-    words = [f"{word.partition('=')[0]}=FOLDER" if "dir=" in word else word for word in overrides]
     return {
         "model_name": session.model.name,
         "method": config.method.name,
         "task": config.task.name,
         "data": f"{config.data.source}, held-out samples, {config.num_samples} with those of the check",
-        "command": " ".join(["python scripts/search_layers.py", *words]),
+        "command": portable(["python", "scripts/search_layers.py", *overrides]),
         "git": machine["git"],
         "torch": machine["versions"]["torch"],
         "cpu": machine["cpu"]["model"],

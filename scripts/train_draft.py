@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shlex
 import sys
 
 from specbench.config import compose_train_draft
+from specbench.config.words import portable
 from specbench.training.draft import DraftTraining
 from specbench.types import SpecbenchError
 
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="as for run.py: group=choice and key=value")
     overrides = parser.parse_args().overrides
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    command = shlex.join(["python", "scripts/train_draft.py", *overrides])
+    command = portable(["python", "scripts/train_draft.py", *overrides])
     try:
         training = DraftTraining(compose_train_draft(overrides), command)
         folder = training.run()

@@ -1,9 +1,9 @@
 """Make a PACER-style gate: collect speculation on held-out prompts, fit it, choose block size and thresholds.
 
     python scripts/train_pacer.py model=tiny method=pacer task=gsm8k data=local data.dir=FOLDER num_samples=200
-    python scripts/train_pacer.py model=smollm2 method=sps method/controller=pacer num_samples=300 --prompts FILE.jsonl
+    python scripts/train_pacer.py model=smollm2 method=pacer_ouroboros num_samples=300 --prompts FILE.jsonl
 
-Takes the words of run.py. Prompts are held out: the task's train split, or the lines of --prompts. The gate is stored
+Takes the words of run.py. Prompts are held out: the task's train split, or what --prompts names. The gate is stored
 in paths.cache_dir/controllers, where method=pacer finds it for the same pair and setting.
 """
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.config import compose
+from specbench.config.words import portable
 from specbench.runner.controller_training import held_out_rollouts
 from specbench.runner.pacer_training import pacer_of, train_pacer
 from specbench.runner.session import Session, on_device
@@ -27,7 +28,9 @@ from specbench.types import SpecbenchError
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="as for run.py; num_samples prompts are used")
-    parser.add_argument("--prompts", type=Path, help="JSONL with `prompt`, or `instruction` and `instances`")
+    parser.add_argument(
+        "--prompts", type=Path, help="JSONL with `prompt`, or `instruction` and `instances`; mix = several kinds"
+    )
     parser.add_argument("--num-draft-tokens", type=int, default=32, help="drafted in every step (default: %(default)s)")
     parser.add_argument("--steps", type=Path, help="where collected steps are kept; used again when the file is there")
     parser.add_argument("--lr", type=float, default=GATE_OPTIONS.lr, help="learning rate (default: %(default)s)")
@@ -36,15 +39,15 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        print(fit(options))
+        print(fit(options, sys.argv[1:]))
     except SpecbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def fit(options: argparse.Namespace) -> Path:
-    """Collect, fit, tune, store; gives the card."""
+def fit(options: argparse.Namespace, words: Sequence[str]) -> Path:
+    """Collect, fit, tune, store; gives the card, which quotes the `words` of the command line."""
     config = on_device(compose(["method=pacer", "logger=none", *options.overrides]))
     chosen = pacer_of(config)
     session = Session(config)
@@ -53,7 +56,7 @@ def fit(options: argparse.Namespace) -> Path:
     )
     fit_options = dataclasses.replace(GATE_OPTIONS, lr=options.lr, epochs=options.epochs)
     part = train_pacer(config, session, data, fit_options)
-    command = shlex.join(["python", "scripts/train_pacer.py", *options.overrides])
+    command = portable(["python", "scripts/train_pacer.py", *words])
     card = {**part.card, "command": command, "git": session.environment()["git"]}
     name = "-".join(
         ["pacer", chosen.feature, chosen.label, config.model.name, config.method.name, config.hardware.dtype]

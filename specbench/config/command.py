@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.config import jobs
 from specbench.config.errors import one_line
 from specbench.config.help import help_text
+from specbench.config.words import spelled
 from specbench.types import SpecbenchError
 
 INTERRUPTED = 130
@@ -27,6 +28,7 @@ def command(main: Callable[[], object]) -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):  # Hydra's own help takes seconds to list the groups
         sys.stdout.write(help_text())
         return 0
+    sys.argv[1:] = spelled(sys.argv[1:])
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors over instead of printing them
     logging.raiseExceptions = False  # a log file on a full disk must not drown what is told about it

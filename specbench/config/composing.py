@@ -18,6 +18,7 @@ from specbench.config.checks import suggestion
 from specbench.config.errors import CONF_DIR, one_line
 from specbench.config.root import RunConfig
 from specbench.config.training import TrainDraftConfig
+from specbench.config.words import spelled
 from specbench.types import ConfigError
 
 T = TypeVar("T")
@@ -27,12 +28,13 @@ TIE_GAP = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 def compose(overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration that `python run.py <overrides>` would run; raises ConfigError for anything not legal."""
-    return _composed("config", overrides, run_config)
+    return _composed("config", spelled(overrides), run_config)
 
 
 def compose_train_draft(overrides: Sequence[str] = ()) -> TrainDraftConfig:
     """The configuration of `python scripts/train_draft.py <overrides>`; raises ConfigError for anything not legal."""
-    return _composed("train_draft", overrides, lambda cfg: _with_absolute_paths(_checked(cfg, TrainDraftConfig)))
+    words = spelled(overrides)
+    return _composed("train_draft", words, lambda cfg: _with_absolute_paths(_checked(cfg, TrainDraftConfig)))
 
 
 def _composed(name: str, overrides: Sequence[str], convert: Callable[[DictConfig], T]) -> T:

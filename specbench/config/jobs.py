@@ -61,6 +61,7 @@ class Command:
 
 
 _current: Command | None = None
+_told: set[str] = set()  # users' mistakes that this process has printed
 
 
 class JobsCallback(Callback):
@@ -103,7 +104,9 @@ def _measure(record: JobRecord, cfg: DictConfig, measure: Callable[[RunConfig], 
         log.error("%s", error)
     except SpecbenchError as error:
         record.status, record.message = "user error", str(error)
-        log.error("%s", error)
+        if record.message not in _told:  # many jobs of a sweep may have the same mistake
+            log.error("%s", error)
+        _told.add(record.message)
     except Exception as error:
         record.status, record.message = "failed", f"{type(error).__name__}: {error}"
         log.exception("unexpected error")
@@ -121,7 +124,9 @@ def table(records: Sequence[JobRecord]) -> str:
     rows = [("job", "overrides", "status", "objective")]
     rows += [(str(r.number), " ".join(r.overrides), r.status, _number(r.objective)) for r in records]
     lines = aligned(rows)
-    lines += [f"job {r.number}: {r.message}" for r in records if r.message]
+    for message in dict.fromkeys(r.message for r in records if r.message):
+        numbers = [str(r.number) for r in records if r.message == message]
+        lines.append(f"job{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {message}")
     count = sum(record.status == "done" for record in records)
     return "\n".join([*lines, f"{count} of {len(records)} jobs done"])
 

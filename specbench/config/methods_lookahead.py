@@ -90,6 +90,8 @@ class OuroborosConfig(PhraseConfig):
 
     needs_draft: ClassVar[bool] = True
     takes_controller: ClassVar[bool] = True
+    # Whatever the options, the draft model's own tokens are drafted: what was trained with one setting serves all.
+    drafts_alike: ClassVar[bool] = True
 
     suffix: SuffixConfig = field(default_factory=SuffixConfig)
     variant: str = MISSING

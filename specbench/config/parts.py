@@ -180,12 +180,19 @@ class LoggerConfig:
 @schema("artefact")
 @dataclass
 class ArtefactConfig:
-    """What happens where a trained or converted part is not there: build it, or stop and name the command."""
+    """What happens where a trained or converted part is not there: build it, or stop and name the command.
+
+    A controller is built from `num_prompts` held-out prompts, answered with at most `max_new_tokens` tokens.
+    """
 
     if_missing: str = "build"
+    num_prompts: int = 48
+    max_new_tokens: int = 96
 
     def __post_init__(self) -> None:
         one_of("artefact.if_missing", self.if_missing, ("build", "error"))
+        at_least("artefact.num_prompts", self.num_prompts, 2)
+        at_least("artefact.max_new_tokens", self.max_new_tokens, 8)
 
 
 @schema("paths")

@@ -94,10 +94,10 @@ def build_controller(method: Any, parts: Parts) -> Controller:
 def artefact_key(method: Any, parts: Parts) -> Key:
     """What a trained part must have been made for: models, dtype, template, sampling, and who drafts and how.
 
-    A drafter with options of its own (a skip set and how it is found) is named by their hash too.
+    A drafter whose options decide what it drafts (a skip set and how it is found) is named by their hash too.
     """
-    fields = (f.name for f in dataclasses.fields(method) if f.name not in _NOT_THE_DRAFTER)
-    own = {name: _plain(getattr(method, name)) for name in fields}
+    fields = () if getattr(method, "drafts_alike", False) else (f.name for f in dataclasses.fields(method))
+    own = {name: _plain(getattr(method, name)) for name in fields if name not in _NOT_THE_DRAFTER}
     drafter = method._target_.rpartition(".")[0].rpartition(".")[2].rstrip("_")
     if own:
         drafter += "-" + hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8]

@@ -7,7 +7,9 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ _COMMANDS = {"pacer": "python scripts/train_pacer.py"}  # of the kinds that have
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "controllers"
 
 Key = Mapping[str, str]
+Found = tuple[Path, dict[str, Any]]  # a card and what it holds
+Make = Callable[[str, Key], Path]  # kind and key -> the card of a part that was made for it
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,24 @@ class Artefact:
         write_json(path, fields)
         return path
 
-    def mismatches(self, key: Key) -> list[str]:
-        """In what respects it was made for something else than `key`, one text each."""
-        names = sorted({*self.key, *key})
-        return [f"{n}: {self.key.get(n)}, here {key.get(n)}" for n in names if self.key.get(n) != key.get(n)]
+
+def mismatches(theirs: Key, ours: Key) -> list[str]:
+    """In what respects a part was made for something else, one text each."""
+    names = sorted({*theirs, *ours})
+    return [f"{n}: {theirs.get(n)}, here {ours.get(n)}" for n in names if theirs.get(n) != ours.get(n)]
 
 
 def load_artefact(path: Path) -> Artefact:
     """Read a card and its tensors; ModelError names a file that is missing, damaged or not a card."""
+    return _with_tensors(_card(path), path)
+
+
+def key_digest(key: Key) -> str:
+    """Eight hex digits that name a key."""
+    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _card(path: Path) -> dict[str, Any]:
     try:
         stored = read_json(path)
     except DataError as error:
@@ -64,6 +78,10 @@ def load_artefact(path: Path) -> Artefact:
     lacking = {"kind", "key", "values", "card", "sha256"} - stored.keys()
     if lacking:
         raise ModelError(f"{path}: not a card of a trained part; it lacks {', '.join(sorted(lacking))}")
+    return stored
+
+
+def _with_tensors(stored: Mapping[str, Any], path: Path) -> Artefact:
     tensors: dict[str, Tensor] = {}
     if stored["sha256"] is not None:
         weights = path.with_suffix(".safetensors")
@@ -78,47 +96,64 @@ def load_artefact(path: Path) -> Artefact:
 
 @dataclass(frozen=True)
 class Artefacts:
-    """Where trained parts lie, and the key of what is being run.
+    """Where trained parts lie (the first folder that has one counts), and the key of what is being run.
 
-    `drafting`: the model that drafts, for parts that share its embedding.
+    `drafting`: the model that drafts, for parts that share its embedding. `make` makes a part that is in no folder
+    (None: that is an error). `used` collects what was chosen, for the record of a run.
     """
 
     key: Key = field(default_factory=dict)
     folders: Sequence[Path] = (SHIPPED,)
     drafting: Decoder | None = None
+    make: Make | None = None
+    used: list[dict[str, str]] = field(default_factory=list)
 
     def choose(self, kind: str, given: str | None, **more: str) -> Artefact:
         """The file that the user names, or the stored part of this kind whose key is ours (with `more` added).
 
-        ConfigError says what is different, or how to make one.
+        Where there is none it is made, or a ConfigError says what is different and how to make one.
         """
         key = {**self.key, **more}
-        if given is not None:
-            return _given(kind, Path(given).expanduser(), key)
-        others = []
-        for path in sorted(path for folder in self.folders for path in folder.glob("*.json")):
-            if read_json(path).get("kind") != kind:
+        nearest: list[str] = []
+        found = self._stored(kind, key, nearest) if given is None else _fitting(kind, Path(given).expanduser(), key)
+        if found is None and self.make is not None:
+            found = _fitting(kind, self.make(kind, key), key)
+        if found is None:
+            raise ConfigError(_nothing(kind, nearest))
+        path, card = found
+        self.used.append({"kind": kind, "path": str(path), "sha256": file_sha256(path)})
+        return _with_tensors(card, path)
+
+    def _stored(self, kind: str, key: Key, nearest: list[str]) -> Found | None:
+        """The card for `key`; what is different about the others of this kind goes to `nearest`."""
+        for path in (path for folder in self.folders for path in sorted(folder.glob("*.json"))):
+            stored = _card(path)
+            if stored["kind"] != kind:
                 continue
-            found = load_artefact(path)
-            different = found.mismatches(key)
+            different = mismatches(stored["key"], key)
             if not different:
-                return found
-            others.append(f"{path.name} is for another {'; '.join(different)}")
-        command = _COMMANDS.get(kind, f"python scripts/train_controller.py {kind}")
-        nearest = f" ({'. '.join(others)})" if others else ""
-        raise ConfigError(
-            f"method.controller.artefact=null: no {kind} is stored for this model, draft and setting{nearest}; make "
-            f"one with `{command} WORDS_OF_RUN.PY`, or name a file"
-        )
+                return path, stored
+            nearest.append(f"{path.name} is for another {'; '.join(different)}")
+        return None
 
 
-def _given(kind: str, path: Path, key: Key) -> Artefact:
+def _nothing(kind: str, others: Sequence[str]) -> str:
+    command = _COMMANDS.get(kind, f"python scripts/train_controller.py {kind}")
+    nearest = f" ({'. '.join(others)})" if others else ""
+    return (
+        f"method.controller.artefact=null: no {kind} is stored for this model, draft and setting{nearest}; make one "
+        f"with `{command} WORDS_OF_RUN.PY`, let a run make it with artefact.if_missing=build, or name a file"
+    )
+
+
+def _fitting(kind: str, path: Path, key: Key) -> Found:
+    """The card of a file; ConfigError where it is of another kind or for something else."""
     if not path.is_file():
         raise ConfigError(f"method.controller.artefact={path}: no such file; legal: the .json card of a trained {kind}")
-    found = load_artefact(path)
-    if found.kind != kind:
-        raise ConfigError(f"method.controller.artefact={path}: holds a {found.kind}, needed is a {kind}")
-    different = found.mismatches(key)
+    stored = _card(path)
+    if stored["kind"] != kind:
+        raise ConfigError(f"method.controller.artefact={path}: holds a {stored['kind']}, needed is a {kind}")
+    different = mismatches(stored["key"], key)
     if different:
         raise ConfigError(f"method.controller.artefact={path}: made for another {'; '.join(different)}")
-    return found
+    return path, stored

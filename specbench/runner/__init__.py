@@ -19,6 +19,7 @@ from specbench.results.experiments import join_experiment
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
+from specbench.runner.missing import make_missing
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
 from specbench.runner.session import Session, on_device
 from specbench.runner.stored import StoredBaseline, stored_baseline
@@ -65,9 +66,8 @@ class _Run:
 
     def execute(self) -> tuple[dict[str, Any], str | None]:
         """Decode, summarise and write; gives the summary and, when the run failed, why."""
-        session = Session(self.config)
-        environment = session.environment()
-        stored = self._check(session, environment)
+        session = Session(self.config, make_missing)
+        environment, stored = self._check(session)
         with RunStore(self.run_dir) as store, _messages_in(self.run_dir / "run.log"):
             store.write_config(yaml.safe_dump(as_dict(self.config), sort_keys=False))
             store.write_environment(environment)
@@ -79,12 +79,17 @@ class _Run:
             self._decode(session, store, todo, stored)
             return self._finalize(session, store)
 
-    def _check(self, session: Session, environment: dict[str, Any]) -> StoredBaseline | None:
-        """Stop a run that cannot start before its folder is made; gives the stored baseline if one is to be used."""
+    def _check(self, session: Session) -> tuple[dict[str, Any], StoredBaseline | None]:
+        """Stop a run that cannot start before its folder is made; where it runs, and its stored baseline if it has one.
+
+        The method comes first: its trained parts may have to be made, and belong to the record.
+        """
         _ = session.method
         first = self.samples[0]
         session.encode_question(first.turns[0], raw=first.raw)
-        return stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
+        environment = session.environment()
+        stored = stored_baseline(self.config, environment) if self.config.measure.baseline == "stored" else None
+        return environment, stored
 
     def _note_resume(self, left: int) -> None:
         done = len(self.samples) - left

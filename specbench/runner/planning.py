@@ -81,10 +81,11 @@ def _per_turn(rows: pd.DataFrame, max_new_tokens: int) -> float:
 def describe(config: RunConfig, samples: Sequence[Sample], name: str) -> str:
     """One line of a dry run: what would be decoded and about how long it takes."""
     seconds = estimated_seconds(config, len(samples))
-    estimate = "no earlier run to estimate the time from" if seconds is None else f"about {_duration(seconds)}"
+    estimate = "no earlier run to estimate the time from" if seconds is None else f"about {duration(seconds)}"
     turns = sum(len(sample.turns) for sample in samples)
     return f"{name}: {len(samples)} samples, {turns} turns, {estimate}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

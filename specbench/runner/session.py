@@ -6,10 +6,10 @@ import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from specbench.hardware.threads import choose_num_threads, set_num_threads
 from specbench.hardware.timer import device_synchronizer
 from specbench.methods.ar import Autoregressive
 from specbench.methods.build import Parts, build_generator
-from specbench.models.artefact import SHIPPED, Artefacts
+from specbench.models.artefact import SHIPPED, Artefacts, Key
 from specbench.models.chat import Chat, check_pair, prompt_sha256
 from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.models.draft import find_draft, load_draft
+from specbench.models.source import check_hub
 from specbench.runner.converted import Converted, converted_draft
 from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
 
@@ -54,6 +55,7 @@ class Session:
     """The loaded parts of one run; `device` in the config is resolved already."""
 
     config: RunConfig
+    missing: Callable[[Session, str, Key], Path] | None = None  # makes a trained part that is stored nowhere
     target: Target = field(init=False)
     model: LoadedModel = field(init=False)
     draft: LoadedModel | None = field(init=False, default=None)
@@ -62,6 +64,7 @@ class Session:
     latency_record: dict[str, Any] | None = field(init=False, default=None)  # of the profile that was used, if any
 
     def __post_init__(self) -> None:
+        self._check_hub()
         self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
         self._find_draft()
@@ -123,6 +126,15 @@ class Session:
         check_pair(self.chat, self._chat_of(draft))
         return draft
 
+    def _check_hub(self) -> None:
+        """One quick error where the Hub is needed and out of reach."""
+        chosen = self.config.model
+        named = {
+            "model.target": (chosen.target, chosen.target_revision),
+            "model.draft": (chosen.draft, chosen.draft_revision),
+        }
+        check_hub(named, needed=list(named) if self.config.method.needs_draft else ["model.target"])
+
     def _drop_others(self) -> None:
         """Free the models of an earlier job of this process unless this one uses them too."""
         named = {self.config.model.target, self.config.model.draft}
@@ -160,13 +172,25 @@ class Session:
             latency=self.latency,
             model_hash=self.model.revision,
             task=self.config.task.name,
-            artefacts=Artefacts(self.artefact_key, (self.artefact_folder, SHIPPED)),
+            artefacts=self._artefacts(),
         )
+
+    def _artefacts(self) -> Artefacts:
+        """What commands made on this machine comes first, then what is shipped, then what runs made."""
+        make = None
+        if self.missing is not None and self.config.artefact.if_missing == "build":
+            make = partial(self.missing, self)
+        return Artefacts(self.artefact_key, (self.artefact_folder, SHIPPED, self.made_folder), make=make)
 
     @property
     def artefact_folder(self) -> Path:
-        """Where parts that were trained on this machine are kept."""
+        """Where parts that were trained by a command on this machine are kept."""
         return Path(self.config.paths.cache_dir).expanduser() / "controllers"
+
+    @property
+    def made_folder(self) -> Path:
+        """Where runs keep the parts that they had to make."""
+        return self.artefact_folder / "made"
 
     @property
     def artefact_key(self) -> dict[str, str]:
@@ -292,6 +316,7 @@ class Session:
             "linear_path": self.model.decoder.linear_path,
             "target": {"name": self.model.name, "revision": self.model.revision},
             "draft": {"name": self.draft.name, "revision": self.draft.revision} if self.draft else None,
+            "artefacts": self.parts.artefacts.used,
         }
 
     # ---- prompts

@@ -176,7 +176,7 @@ class DraftTraining:
             "target": self.target.name,
             "target_revision": self.target.revision,
             "settings": asdict(self.config.training),
-            "generation": read_json(self.folder / "settings.json"),
+            "generation": self._generation(),
             "prompts": read_json(corpus) if corpus.is_file() else None,  # None while data is still being made
             "seed": self.config.seed,
             "vocab_size": vocab_size,
@@ -185,6 +185,12 @@ class DraftTraining:
             "command": self.command,
             "git": git_state(Path(specbench.__file__).resolve().parent),
         }
+
+    def _generation(self) -> dict[str, Any]:
+        """How the data was made; of a file only its name, since a card goes to other machines."""
+        made = read_json(self.folder / "settings.json")
+        file = made.get("instructions")
+        return {**made, "instructions": file and Path(file).name}
 
 
 def _size(draft: Decoder) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+from specbench.models import source
 from specbench.models.prepare import prepare_embedded
-from specbench.models.source import resolve
+from specbench.models.source import check_hub, resolve
 from specbench.types import ModelError
 
 
@@ -41,6 +43,58 @@ def test_hub_failures_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, failu
     with pytest.raises(ModelError) as caught:
         resolve("owner/name", cache_dir=Path("unused"), revision="main2")
     assert all(word in str(caught.value) for word in words)
+
+
+NAMED = {"model.target": ("owner/target", None), "model.draft": ("owner/draft", None)}
+
+
+@pytest.fixture
+def empty_hub_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was ever fetched, and nobody was asked."""
+
+    def absent(*_: Any, **options: Any) -> str:
+        assert options["local_files_only"]
+        raise errors.LocalEntryNotFoundError("absent")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
+    source._no_answer.cache_clear()
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise httpx.ConnectError("Name or service not known")
+
+
+def test_without_an_answer_of_the_hub_all_models_that_are_not_here_are_named_at_once(
+    empty_hub_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", refuse)
+    with pytest.raises(ModelError) as caught:
+        check_hub(NAMED, needed=["model.target"])
+    told = str(caught.value)
+    for words in ("owner/target and owner/draft", "Name or service", "prefetch.py --model owner/target --model"):
+        assert words in told
+    check_hub({**NAMED, "model.target": ("tiny:plain", None)}, needed=["model.target"])  # nothing is needed
+    with pytest.raises(ModelError, match="cannot fetch owner/draft from"):
+        check_hub({**NAMED, "model.target": ("tiny:plain", None)}, needed=["model.target", "model.draft"])
+
+
+def test_a_hub_that_never_answers_is_not_waited_for(empty_hub_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_HUB_SECONDS", 0.1)
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: time.sleep(5))
+    with pytest.raises(ModelError, match=r"no answer within 0\.1 s"):
+        check_hub(NAMED, needed=["model.target"])
+
+
+@pytest.mark.parametrize("failure", [None, errors.RepositoryNotFoundError("none", response=answer(404))])
+def test_a_hub_that_answers_is_left_to_loading(
+    empty_hub_cache: None, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
+) -> None:
+    def say(*_: Any, **__: Any) -> None:
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", say)
+    check_hub(NAMED, needed=list(NAMED))
 
 
 def test_hub_revision_is_the_resolved_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

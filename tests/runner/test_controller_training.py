@@ -103,14 +103,14 @@ def test_what_is_trained_is_found_by_a_run_of_this_setting_and_no_other(
         else:
             assert np.concatenate(done.steps["block_scores"].dropna().tolist()).size > 0
         with pytest.raises(ConfigError, match=r"another sampling: greedy, here temperature=0\.7"):
-            measure(*words, "sampling.temperature=0.7")
+            measure(*words, "sampling.temperature=0.7", "artefact.if_missing=error")
     finally:
         path.unlink()
 
 
 def test_without_one_the_error_names_the_command(measure: Measure) -> None:
     with pytest.raises(ConfigError, match=r"no specdecpp is stored.*scripts/train_controller\.py specdecpp"):
-        measure("method=sps", "method/controller=specdecpp")
+        measure("method=sps", "method/controller=specdecpp", "artefact.if_missing=error")
 
 
 def test_the_command_stores_a_card(config: RunConfig, prompts_file: Path, tmp_path: Path, repo_root: Path) -> None:
@@ -121,9 +121,10 @@ def test_the_command_stores_a_card(config: RunConfig, prompts_file: Path, tmp_pa
     namespace.kind, namespace.prompts, namespace.steps = "tuned", prompts_file, tmp_path / "steps.safetensors"
     namespace.num_draft_tokens, namespace.out, namespace.state = 6, tmp_path / "out", "own"
     namespace.overrides = [*words, *paths, "num_samples=3", "sampling.max_new_tokens=12"]
-    found = load_artefact(main(namespace))
+    found = load_artefact(main(namespace, ["tuned", "model=tiny", f"data.dir={tmp_path}", "num_samples=3"]))
     assert found.kind == "tuned"
     assert 1 <= found.values["num_draft_tokens"] <= 6
     assert found.card["data"]["num_prompts"] == 3
+    assert found.card["command"] == "python scripts/train_controller.py tuned model=tiny data.dir=FOLDER num_samples=3"
     assert namespace.steps.is_file()
-    assert load_artefact(main(namespace)).key == found.key  # from the kept steps
+    assert load_artefact(main(namespace, [])).key == found.key  # from the kept steps

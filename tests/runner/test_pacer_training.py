@@ -25,7 +25,7 @@ from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError
 from tests.runner.runs import Measure, tiny_config
 
-PACER = ("method=pacer", "sampling.max_new_tokens=24")
+PACER = ("method=pacer", "sampling.max_new_tokens=24", "artefact.if_missing=error")
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +104,10 @@ def test_the_command_stores_a_card(config: RunConfig, prompts_file: Path, tmp_pa
         epochs=1,
         out=tmp_path / "out",
     )
-    found = load_artefact(main(options))
+    found = load_artefact(main(options, ["model=tiny", f"paths.cache_dir={config.paths.cache_dir}", "--epochs", "1"]))
     assert found.kind == "pacer"
     assert (found.key["feature"], found.key["label"]) == ("own_state", "conditional")
     assert found.card["data"]["num_prompts"] == 4
-    assert found.card["command"].startswith("python scripts/train_pacer.py model=tiny")
+    assert found.card["command"] == "python scripts/train_pacer.py model=tiny paths.cache_dir=FOLDER --epochs 1"
     with pytest.raises(ConfigError, match=r"method/controller=fixed: legal: pacer"):
-        main(SimpleNamespace(**{**vars(options), "overrides": [*words, *paths, "method=sps"]}))
+        main(SimpleNamespace(**{**vars(options), "overrides": [*words, *paths, "method=sps"]}), [])
