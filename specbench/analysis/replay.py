@@ -3,8 +3,9 @@
 A greedy draft depends on the tokens before it and on nothing else. So one run with long drafts shows, for every token
 of an answer, whether the draft would have predicted it, and from that every policy's steps follow: a step that drafts k
 tokens from token i on keeps those before the first wrong one, and emits one more. Costs turn steps into seconds. Two
-things are not seen: a wrong draft that would have ended in a stop id counts with its full length, and when sampling,
-where acceptance is drawn anew in every step, the recorded draws are taken as if they were the answer's.
+things are not seen: a stop id that a draft would have ended with behind a wrong token, so that it counts with its full
+length, and when sampling, where acceptance is drawn anew in every step, the recorded draws are taken as if they were
+the answer's.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ class Trace:
 
     `unknown` counts tokens of which the run does not tell, since it verified a shorter draft and accepted all of it;
     they count as right. `budget`: tokens the answer might have had. `scores[i]`: what the run's rule thought of the
-    tokens that a draft beginning with token i has, as far as it was asked.
+    tokens that a draft beginning with token i has, as far as it was asked. `ends` [N], where it is known: the draft
+    predicts a stop id there, with which its chain ends.
     """
 
     right: NDArray[np.bool_]
     unknown: int = 0
     budget: int = 0
     scores: Mapping[Start, Sequence[float]] | None = None
+    ends: NDArray[np.bool_] | None = None
 
     def run_length(self, start: Start) -> int:
         """Tokens accepted of a draft without end that begins with token `start`."""
@@ -49,7 +52,14 @@ class Trace:
 
     def room(self, start: Start) -> int:
         """The longest draft that the loop allows there."""
-        return max(0, max(self.budget, len(self.right)) - start - 1)
+        left = max(0, max(self.budget, len(self.right)) - start - 1)
+        run = self.run_length(start)
+        if run == len(self.right) - start:  # nothing is drafted behind the answer's end
+            left = min(left, run)
+        if self.ends is None:
+            return left
+        stops = np.flatnonzero(self.ends[start : start + run + 1])  # behind a wrong token its chain is not known
+        return min(left, int(stops[0]) + 1) if len(stops) else left
 
 
 class Policy(Protocol):
@@ -187,10 +197,7 @@ def steps_of(trace: Trace, policy: Policy) -> Iterator[Step]:
     start = 0
     while start < len(trace.right):
         drafted = max(0, min(policy.length(trace, start), trace.room(start)))
-        run = trace.run_length(start)
-        if run == len(trace.right) - start:  # nothing is drafted behind the answer's end
-            drafted = min(drafted, run)
-        accepted = min(drafted, run)
+        accepted = min(drafted, trace.run_length(start))
         emitted = min(accepted + 1, len(trace.right) - start)
         yield Step(start, drafted, accepted, emitted)
         policy.learn(drafted, accepted)

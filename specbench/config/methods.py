@@ -28,12 +28,14 @@ class MethodConfig:
 
     `name` is what the user types (the YAML file's name), `scope` says how long learnt state lives, `verification` how
     a draft is accepted when sampling. Class variables: `needs_draft` (the model must name a draft) and
-    `takes_controller` (False: `method/controller=none` is the only legal choice). `converts`: the draft is made
-    from the model's own or, where it has none, from its target.
+    `takes_controller` (False: `method/controller=none` is the only legal choice). `replayable`: the draft is a chain of
+    one model's own first choices, so that with a fixed length its steps follow from AR's answer. `converts`: the draft
+    is made from the model's own or, where it has none, from its target.
     """
 
     needs_draft: ClassVar[bool] = False
     takes_controller: ClassVar[bool] = False
+    replayable: ClassVar[bool] = False
     converts: ClassVar[bool] = False
 
     _target_: str = MISSING
@@ -108,6 +110,7 @@ class SpsConfig(MethodConfig):
 
     needs_draft: ClassVar[bool] = True
     takes_controller: ClassVar[bool] = True
+    replayable: ClassVar[bool] = True
 
 
 @dataclass
@@ -162,6 +165,11 @@ class HfPldConfig(HfConfig):
 def methods_with_controller() -> list[str]:
     """Names of the schemas whose method takes a controller."""
     return sorted(cls.__name__.removesuffix("Config").lower() for cls in _leaves(MethodConfig) if cls.takes_controller)
+
+
+def replayable_methods() -> list[str]:
+    """Names of the schemas whose steps follow from AR's answer."""
+    return sorted(cls.__name__.removesuffix("Config").lower() for cls in _leaves(MethodConfig) if cls.replayable)
 
 
 def _leaves(cls: type[MethodConfig]) -> list[type[MethodConfig]]:

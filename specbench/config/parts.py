@@ -133,8 +133,10 @@ class HardwareConfig:
 @schema("measure")
 @dataclass
 class MeasureConfig:
-    """How a run is timed.
+    """What a run measures and how it is timed.
 
+    `acceptance`: decode = the real loop; replay = for a draft model with drafts of a fixed length, greedy: the steps
+    follow from one pass of the draft over AR's stored answer; nothing is timed (baseline stored, exclusive false).
     `baseline`: AR beside each sample, AR taken from stored runs, or none. `warmup` samples are decoded first and
     thrown away, `repeats` passes are timed. `exclusive=false` drops the device lock and with it speed figures.
     A pair during which the machine's speed drifts is measured again up to `drift_repeats` times, but all such
@@ -142,6 +144,7 @@ class MeasureConfig:
     `tie_gap`: an fp32 logit gap below it makes a divergence from AR a tie (null = by dtype).
     """
 
+    acceptance: str = "decode"
     baseline: str = "paired"
     warmup: int = 1
     repeats: int = 1
@@ -151,12 +154,25 @@ class MeasureConfig:
     tie_gap: float | None = None
 
     def __post_init__(self) -> None:
+        one_of("measure.acceptance", self.acceptance, ("decode", "replay"))
         one_of("measure.baseline", self.baseline, ("paired", "stored", "none"))
         at_least("measure.warmup", self.warmup, 0)
         at_least("measure.repeats", self.repeats, 1)
         at_least("measure.drift_repeats", self.drift_repeats, 0)
         at_least("measure.drift_share", self.drift_share, 0.0)
         at_least("measure.tie_gap", self.tie_gap, 0.0, null="the default of the dtype")
+        if self.acceptance == "replay":
+            self._replay()
+
+    def _replay(self) -> None:
+        """A replay decodes nothing: AR's answers are stored ones, and there is nothing to warm up, time or repeat."""
+        if self.baseline == "none":
+            raise ConfigError(
+                "measure.baseline=none: measure.acceptance=replay needs AR's answers; leave measure.baseline out (they "
+                "are stored and shared)"
+            )
+        self.baseline, self.exclusive = "stored", False
+        self.warmup, self.repeats, self.drift_repeats = 0, 1, 0
 
 
 @schema("logger")

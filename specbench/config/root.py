@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from specbench.config.checks import at_least, one_of
-from specbench.config.methods import MethodConfig
+from specbench.config.methods import MethodConfig, replayable_methods
 from specbench.config.parts import (
     ArtefactConfig,
     DataConfig,
@@ -64,11 +64,27 @@ class RunConfig:
         one_of("size", self.size, SIZES)
         one_of("objective", self.objective, OBJECTIVES)
         self._check_bound()
+        self._check_replay()
         if self.method.needs_draft and not self.method.converts and self.model.draft is None:
             raise ConfigError(
                 f"model.draft=null: method={self.method.name} needs a draft model and model={self.model.name} names "
                 "none; set model.draft=HUB_ID_OR_FOLDER or choose a model with one (model=tiny, llama3, qwen3_8b, ...)"
             )
+
+    def _check_replay(self) -> None:
+        """A replay knows the draft's first choice after each prefix of AR's answer, and nothing else."""
+        if self.measure.acceptance != "replay":
+            return
+        given = "measure.acceptance=replay"
+        if not self.method.replayable:
+            legal = ", ".join(replayable_methods())
+            raise ConfigError(f"{given}: steps of method={self.method.name} cannot be replayed; legal with it: {legal}")
+        if self.method.controller.name != "fixed":
+            raise ConfigError(
+                f"{given}: needs drafts of one length, method/controller=fixed, not {self.method.controller.name}"
+            )
+        if self.sampling.temperature > 0:
+            raise ConfigError(f"{given}: is exact for greedy decoding only; set sampling.temperature=0")
 
     def _check_bound(self) -> None:
         """A part that knows AR's answer needs one, and is no bound where the answer is drawn."""

@@ -18,6 +18,12 @@ from specbench.models.kv_cache import KVCache
 from specbench.types import Draft, Verdict, VerifyResult
 
 
+def readable(tokens: Sequence[int], draft: Decoder, *, target: Decoder) -> Sequence[int]:
+    """Tokens as the draft can read them: an id of the target's padding beyond its vocabulary becomes its last."""
+    vocab = draft.spec.vocab_size
+    return tokens if vocab >= target.spec.vocab_size else [min(token, vocab - 1) for token in tokens]
+
+
 @dataclass
 class SpeculativeSampling(DrafterBase):
     """A smaller model drafts a chain; its cache is its own and catches up on what it has not seen in each propose."""
@@ -66,11 +72,7 @@ class SpeculativeSampling(DrafterBase):
         self.controller.reset()
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Tokens as the draft can read them: an id of the target's padding beyond its vocabulary becomes its last."""
-        vocab = self.draft.spec.vocab_size
-        if vocab >= self.request.target.decoder.spec.vocab_size:
-            return tokens
-        return [min(token, vocab - 1) for token in tokens]
+        return readable(tokens, self.draft, target=self.request.target.decoder)
 
     def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if self._past is not None:

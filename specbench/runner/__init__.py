@@ -22,7 +22,8 @@ from specbench.runner.conversation import Conversation, Repetitions, warm_up
 from specbench.runner.missing import make_missing
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
 from specbench.runner.session import Session, on_device
-from specbench.runner.stored import StoredBaseline, stored_baseline
+from specbench.runner.replaying import draft_numbers
+from specbench.runner.stored import StoredBaseline, missing_baseline, stored_baseline
 from specbench.types import Sample, SampleError, Task
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,12 @@ def run(config: RunConfig) -> float | None:
     config = on_device(config)
     run_dir = Path(config.paths.results_dir) / "runs" / run_id(config)
     if config.dry_run:
-        log.info(describe(config, ordered_samples(config, make_task(config)), run_dir.name))
-        return None
+        samples = ordered_samples(config, make_task(config))
+        seconds = estimated_seconds(config, len(samples))
+        log.info(describe(samples, run_dir.name, seconds))
+        return seconds
+    if config.measure.acceptance == "replay" and not is_finished(run_dir):
+        _make_baseline(config)
     logger = build_logger(config)
     try:
         if is_finished(run_dir):
@@ -59,6 +64,14 @@ def run(config: RunConfig) -> float | None:
 
 
 class _Run:
+def _make_baseline(config: RunConfig) -> None:
+    """Decode AR's answers where a replay finds none: a part that is missing is built, unless that is forbidden."""
+    missing = missing_baseline(config)
+    if missing is not None and config.artefact.if_missing == "build":
+        log.info("decoding AR's answers first: they are stored and shared by all replays on this target and task")
+        run(missing)
+
+
     def __init__(self, config: RunConfig, run_dir: Path, logger: Logger) -> None:
         self.config, self.run_dir, self.logger = config, run_dir, logger
         self.task: Task = make_task(config)
@@ -197,6 +210,7 @@ class _Run:
             "t_curve": [[length, seconds] for length, seconds in sorted(curve.seconds.items())],
             "t_curve_noisy": curve.noisy,
         }
+            **draft_numbers(getattr(session.method, "drafter", None)),
 
 
 @contextmanager

@@ -135,7 +135,8 @@ class Conversation:
         return [answer for _, answers in attempts for answer in answers]
 
     def _attempt(self, turns: dict[str, Turn], attempt: int) -> tuple[float, list[Answer]]:
-        before = self._session.probe()
+        timed = self._config.measure.exclusive
+        before = self._session.probe() if timed else 1.0
         order = list(turns)
         if (self._index + attempt) % 2 and not self._needs_reference:
             order.reverse()
@@ -144,7 +145,7 @@ class Conversation:
             reference = answers[BASELINE].generation if BASELINE in answers else None
             answers[arm] = self._answer(arm, turns[arm], reference)
             answers[arm].attempt, answers[arm].ran_first = attempt, position == 0
-        after = self._session.probe()
+        after = self._session.probe() if timed else 1.0
         return abs(after / before - 1.0), [answers[arm] for arm in turns]
 
     def _worth_repeating(self, attempts: Sequence[tuple[float, list[Answer]]]) -> bool:
@@ -155,6 +156,11 @@ class Conversation:
     def _repeatable(self) -> bool:
         """Only where nothing that earlier samples taught would be lost or learnt twice."""
         return self._paired and self._config.method.scope == "sample"
+
+    @property
+    def _replayed(self) -> bool:
+        """Whether the method's answer is AR's by construction: then it proves nothing and took no memory of its own."""
+        return self._config.measure.acceptance == "replay"
 
     @property
     def _needs_reference(self) -> bool:
@@ -177,7 +183,7 @@ class Conversation:
         if answer.generation is not None:
             answer.finish_reason = answer.generation.finish_reason
             answer.text = self._session.chat.decode(answer.generation.tokens)
-            answer.peak_memory_bytes = memory.bytes
+            answer.peak_memory_bytes = None if self._replayed else memory.bytes
         return answer
 
     def _generate(self, generator: Generator, turn: Turn, reference: Generation | None) -> Generation:
@@ -205,7 +211,7 @@ class Conversation:
     def _compare(self, answers: Sequence[Answer]) -> None:
         """Mark the method's answer as equal to AR's, or say where it left it and whether rounding explains that."""
         found = {answer.arm: answer for answer in answers}
-        if len(found) < 2 or not self._session.sampling.greedy:
+        if len(found) < 2 or not self._session.sampling.greedy or self._replayed:
             return
         own, baseline = found[METHOD], found[BASELINE]
         if own.generation is None or baseline.generation is None or own.turn.tokens != baseline.turn.tokens:

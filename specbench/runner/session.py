@@ -33,6 +33,7 @@ from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.models.draft import find_draft, load_draft
 from specbench.models.source import check_hub
 from specbench.runner.converted import Converted, converted_draft
+from specbench.runner.replaying import replay_of
 from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,8 @@ class Session:
 
     @cached_property
     def method(self) -> Generator:
-        return self.build(self.config.method)
+        built = self.build(self.config.method)
+        return built if self.config.measure.acceptance == "decode" else replay_of(built)
 
     @cached_property
     def parts(self) -> Parts:

@@ -56,22 +56,44 @@ class StoredBaseline:
 
 def stored_baseline(config: RunConfig, environment: dict[str, Any]) -> StoredBaseline:
     """The finished `method=ar` run that differs from `config` in the method only; ConfigError says how to make it."""
-    folder = Path(config.paths.results_dir) / "runs" / run_id(_ar_config(config))
+    folder = _folder(ar_config(config))
     if not is_finished(folder):
-        raise ConfigError(
-            f"measure.baseline=stored: no finished AR run at {folder}; make it with the same command and "
-            "method=ar measure.baseline=none"
-        )
+        raise ConfigError(f"measure.baseline=stored: no finished AR run at {folder}; {_how_to_make(config)}")
     samples = load_samples(folder)
     rows = samples[(samples["arm"] == METHOD) & samples["used"]].to_dict("records")
     then = read_json(folder / "environment.json")
     differing = [key for key in _SAME_MACHINE if then.get(key) != environment.get(key)]
+    if config.measure.acceptance == "replay" and "target" in differing:
+        raise ConfigError(
+            f"{folder}: these answers are of {then.get('target')}, not of {environment.get('target')}; remove the "
+            "folder, and they are decoded again"
+        )
     if differing:
         log.warning("the stored AR run was made with another %s: no speedup is given", ", ".join(differing))
     known = {(str(row["sample_id"]), int(row["turn"]), int(row["repeat"])): row for row in rows}
     return StoredBaseline(known, not differing)
 
 
-def _ar_config(config: RunConfig) -> RunConfig:
-    plain = compose(["method=ar"])
-    return replace(config, method=plain.method, measure=replace(config.measure, baseline="none"))
+def missing_baseline(config: RunConfig) -> RunConfig | None:
+    """The config of the AR run that `config` takes its answers from, where that run is not finished yet."""
+    wanted = ar_config(config)
+    return None if is_finished(_folder(wanted)) else wanted
+
+
+def ar_config(config: RunConfig) -> RunConfig:
+    """The AR run with the answers to compare with; replays of all drafts of one target share it."""
+    measure = replace(config.measure, baseline="none", acceptance="decode")
+    model = config.model
+    if config.measure.acceptance == "replay":
+        model = replace(model, draft=None, draft_revision=None)
+    return replace(config, method=compose(["method=ar"]).method, measure=measure, model=model)
+
+
+def _how_to_make(config: RunConfig) -> str:
+    if config.measure.acceptance == "replay":
+        return "artefact.if_missing=build decodes the answers first"
+    return "make it with the same command and method=ar measure.baseline=none"
+
+
+def _folder(config: RunConfig) -> Path:
+    return Path(config.paths.results_dir) / "runs" / run_id(config)

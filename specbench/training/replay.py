@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from specbench.decoding.teacher import first_choices
 from specbench.models.decoder import Decoder
 from specbench.training.corpus import Example
 
@@ -57,13 +56,11 @@ def replay(agrees: Sequence[bool], num_draft_tokens: int) -> Acceptance:
     return total
 
 
-@torch.no_grad()
 def agreement(draft: Decoder, example: Example) -> list[bool]:
     """For each token of the answer, whether the draft would have drafted it."""
-    ids, answer = example.ids.to(draft.device), example.answer.to(draft.device)
-    hidden = draft.forward(ids[None], logits="none").hidden[0, -answer.shape[0] :]
-    logits = draft.head(draft.final_norm(hidden))
-    return (logits.argmax(-1) == answer).tolist()
+    prompt, answer = example.prompt.tolist(), example.answer.tolist()
+    chosen = first_choices(draft, draft.new_cache(len(prompt) + len(answer)), prompt, answer).tolist()
+    return [own == token for own, token in zip(chosen, answer, strict=True)]
 
 
 def held_out_acceptance(draft: Decoder, examples: Iterable[Example], num_draft_tokens: int) -> dict[str, Acceptance]:

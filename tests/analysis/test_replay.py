@@ -202,3 +202,12 @@ def test_a_block_rule_on_recorded_chances() -> None:
     assert length(0, rule=BlockRule(0.5, 1.0, 0.95, "cumprod")) == 4
     assert length(0, rule=BlockRule(0.72, 1.0, 0.95, "min")) == 2
     assert length(0, lag=1) == 6  # judged: token 1, then 2 and 3, then 4 and 5
+
+
+def test_a_stop_id_that_the_draft_predicts_ends_its_chain() -> None:
+    right = np.array([True, True, False, True, True, True])
+    ends = np.array([False, False, True, False, False, False])  # the wrong token is a stop id
+    known = [step.drafted for step in steps_of(Trace(right, budget=10, ends=ends), Fixed(5))]
+    unknown = [step.drafted for step in steps_of(Trace(right, budget=10), Fixed(5))]
+    assert known == [3, 3]  # and nothing behind the answer's end
+    assert unknown == [5, 3]
