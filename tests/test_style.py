@@ -17,6 +17,7 @@ PACKAGE = sorted((ROOT / "specbench").rglob("*.py"))
 EVERYTHING = sorted([ROOT / "run.py", *PACKAGE, *(ROOT / "scripts").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+pytestmark = pytest.mark.xdist_group("style")  # every file is read and parsed once
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Found:
         return arguments[1:] if self.method and not static else arguments
 
 
+@cache
 def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from specbench.config import compose
 from specbench.config.controllers import STATES
@@ -29,7 +31,7 @@ from specbench.models.artefact import Artefact, Artefacts
 from specbench.models.checkpoint import load_decoder, load_model
 from specbench.models.decoder import Decoder
 from specbench.models.tiny import SPEC, VARIANTS, write_pair
-from specbench.types import ConfigError, Generation, Sampling
+from specbench.types import Generation, Sampling
 from tests.decoding.tinies import tiny_draft, tiny_target
 
 TOKENS = 24
@@ -69,7 +71,7 @@ class Case:
     @property
     def bound(self) -> bool:
         """Whether it looks at AR's answer, and decodes greedily only."""
-        return bool(controller_config(self.controller).bound)
+        return bool(schema_class("method/controller", self.controller).bound)
 
     @property
     def outside(self) -> bool:
@@ -89,27 +91,37 @@ def config(case: Case) -> Any:
 
 
 @functools.cache
-def own(method: str) -> Any:
-    """The method's config with the controller that its file names."""
-    return compose(["model=tiny", f"method={method}"]).method
+def defaults(file: str) -> dict[str, str]:
+    """The defaults list of `conf/method/<file>.yaml`, that of the file it extends below it.
+
+    Collecting reads files, since composing takes half a second each.
+    """
+    found: dict[str, str] = {}
+    for entry in yaml.safe_load((CONF_DIR / "method" / f"{file}.yaml").read_text(encoding="utf-8"))["defaults"]:
+        if isinstance(entry, dict):
+            found |= {key.removeprefix("override "): value for key, value in entry.items()}
+        elif entry != "_self_":
+            found |= defaults(entry)
+    return found
+
+
+def own_controller(method: str) -> str:
+    """The controller that the method's file names."""
+    return defaults(method)["controller"]
 
 
 @functools.cache
-def controller_config(name: str) -> Any:
-    """A controller's config as a method that takes any gets it."""
-    taker = "ar" if name == "none" else "sps"
-    return compose(["model=tiny", f"method={taker}", f"method/controller={name}"]).method.controller
+def schema_class(group: str, name: str) -> Any:
+    """The dataclass of a method or a controller."""
+    folder = "" if group == "method" else "controller/"
+    schema = defaults(f"{folder}{name}")[f"/schema/{group}@_here_"]
+    return OmegaConf.get_type(ConfigStore.instance().load(f"schema/{group}/{schema}.yaml").node)
 
 
 def legal(case: Case) -> bool:
-    """Whether the method takes the controller; composing every pair would take a minute."""
-    try:
-        dataclasses.replace(own(case.method), controller=controller_config(case.controller))
-    except ConfigError as error:
-        if "controller" not in str(error):
-            raise
-        return False
-    return True
+    """Whether the method takes the controller; the tests compose what is legal and would see a wrong answer."""
+    takes_one: bool = schema_class("method", case.method).takes_controller
+    return takes_one == (case.controller != "none")
 
 
 @functools.cache
@@ -150,7 +162,7 @@ def latent_draft(variant: str) -> Decoder:
     source = folders(variant)[1]
     base = load_model(str(source), dtype=torch.float32, device="cpu", cache_dir=source)
     ids = torch.randint(256, (12, 32), generator=torch.Generator().manual_seed(0))
-    settings = config(Case("mla", own("mla").controller.name))
+    settings = config(Case("mla", own_controller("mla")))
     work = Path(tempfile.mkdtemp(prefix="specbench-latent-"))
     folder = convert(base, settings, Calibration(ids[:8], ids[8:], {}), work / "draft", work=work)
     return load_decoder(folder, dtype=torch.float32, device="cpu")
@@ -171,7 +183,7 @@ def untrained(key: Mapping[str, str]) -> Artefacts:
     for tensor in gate.trained():
         torch.nn.init.normal_(tensor, std=0.3)
     chosen = {**gate.values(), "label": "survive", "block_size": 2, "threshold": 0.4}
-    part = Artefact("pacer", {**key, **gate_key(controller_config("pacer"))}, chosen, {}, gate.tensors())
+    part = Artefact("pacer", {**key, **gate_key(config(Case("sps", "pacer")).controller)}, chosen, {}, gate.tensors())
     part.save(folder / "pacer.json")
     return Artefacts({name: value for name, value in key.items() if name != "drafter"}, (folder,))
 
@@ -198,16 +210,43 @@ def greedy(case: Case, variant: str, prompt: tuple[int, ...]) -> Generation:
     return decode(generator(case, variant), prompt, reference_ids=answer)
 
 
+def usual(case: Case) -> bool:
+    """Whether it is a method with its own controller."""
+    return case.controller == own_controller(case.method)
+
+
 def always(case: Case) -> bool:
-    """Run in every test run: each method with its own controller, and sps with one of each kind; the rest is slow."""
-    own_controller: str = own(case.method).controller.name
-    return case.controller == own_controller or (case.method == "sps" and case.controller in OF_EACH_KIND)
+    """Run in every test run: each method with its own controller, and sps with one of each kind; the rest is slow.
+
+    An `_official` file has its method's code with other numbers, and golden data of its own.
+    """
+    if case.method.endswith("_official"):
+        return False
+    return usual(case) or (case.method == "sps" and case.controller in OF_EACH_KIND)
 
 
 def params(chosen: Sequence[Case]) -> list[Any]:
-    return [pytest.param(case, marks=() if always(case) else pytest.mark.slow) for case in chosen]
+    return [pytest.param(case, marks=marks(case, quick=always(case))) for case in chosen]
 
 
+def marks(case: Case, *, quick: bool) -> list[Any]:
+    """One process tests all sides of a case, since they share its answers; what is not quick is slow."""
+    group = pytest.mark.xdist_group(str(case))
+    return [group] if quick else [group, pytest.mark.slow]
+
+
+def answers() -> list[Any]:
+    """Every case with every prompt and pair; of an official file only one is quick."""
+    return [
+        pytest.param(case, PROMPTS[prompt], variant, marks=marks(case, quick=quick), id=f"{case}-{prompt}-{variant}")
+        for case in cases()
+        for prompt in PROMPTS
+        for variant in VARIANTS
+        for quick in [always(case) or (usual(case) and (prompt, variant) == ("text", "plain"))]
+    ]
+
+
+every_answer = pytest.mark.parametrize(("case", "prompt", "variant"), answers())
 every_case = pytest.mark.parametrize("case", params(cases()), ids=str)
 every_own_case = pytest.mark.parametrize("case", params([case for case in cases() if not case.outside]), ids=str)
 every_sampled_case = pytest.mark.parametrize("case", params([case for case in cases() if not case.bound]), ids=str)
