@@ -6,7 +6,8 @@ INSTALLED := $(VENV)/.installed
 TESTERS ?= 2
 
 # The models of the tests are tiny: one thread a worker is fastest, and workers do not fight over cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS)
+# Tests that share something expensive say so (xdist_group) and stay together.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint types bench tables clean
@@ -34,12 +35,12 @@ test: setup ## all tests but the slow ones
 test-slow: setup ## the tests that take minutes
 	$(PYTEST) -m slow
 
-lint: setup ## ruff, formatting, and which room may import which
+lint: $(INSTALLED) ## ruff, formatting, and which room may import which
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
-types: setup ## mypy
+types: $(INSTALLED) ## mypy
 	$(BIN)/mypy
 
 bench: setup ## speed of the decode loop against its own linear layers and the transformers library
