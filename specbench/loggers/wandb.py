@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from specbench.results.summary import load_choices, load_config, load_samples, l
 from specbench.types import ConfigError, DataError, SpecbenchError
 
 _LOGIN_SECONDS = 60
+_DPI = 200
 _TAG_LENGTH = 64  # the service refuses longer ones
 _LEFT_OUT = ("tokens",)  # ids stay in samples.parquet
 _FILES = ("*.yaml", "*.json", "*.parquet")  # of a run folder: complete and never written again
@@ -54,7 +55,13 @@ class WandbLogger:
         self.open(as_dict(run), run_id, environment, folder=Path(run.paths.results_dir), resume="allow")
 
     def open(
-        self, config: Mapping[str, Any], run_id: str, environment: Mapping[str, Any], *, folder: Path, resume: str
+        self,
+        config: Mapping[str, Any],
+        run_id: str,
+        environment: Mapping[str, Any],
+        *,
+        folder: Path,
+        resume: Literal["allow", "never"],
     ) -> None:
         """Begin the W&B run of a configuration as nested plain dicts; `folder` gets the local files.
 
@@ -185,14 +192,10 @@ def _charts(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _heat_map(run_dir: Path) -> wandb.Image:
     """The sublayers that each choice left out, over the verify steps of the run."""
-    from matplotlib import rc_context  # late: only methods that choose layers pay for it
-
-    from specbench.figures import skip_heatmap
-    from specbench.figures.style import settings
+    from specbench.figures import skip_heatmap  # late: only methods that choose layers pay for matplotlib
 
     picture = BytesIO()
-    with rc_context(settings()):
-        skip_heatmap.build(skip_heatmap.folder_frame(run_dir)).savefig(picture, format="png")
+    skip_heatmap.build(skip_heatmap.folder_frame(run_dir)).savefig(picture, format="png", dpi=_DPI)
     return wandb.Image(Image.open(picture), caption=run_dir.name)
 
 
