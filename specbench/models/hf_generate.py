@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from specbench.models.hf_mla import register
 from specbench.types import Generation, ModelError, Sampling
 
 MODES = ("ar", "assisted", "pld")
@@ -34,6 +35,7 @@ _PLD_DEFAULTS = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}
 
 def load_hf(folder: Path, *, dtype: torch.dtype, device: torch.device | str, attn_implementation: str = "sdpa") -> Any:
     """The library's model of a folder, with generation settings neutral instead of the folder's; raises ModelError."""
+    register()
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation=attn_implementation, local_files_only=True

@@ -8,7 +8,7 @@ rotated key of a token (and the scale of every key head where the keys are norme
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,24 +29,24 @@ class LlamaMLAConfig(LlamaConfig):
     """A Llama config with the table `mla`."""
 
     model_type = "llama_mla"
-    base_model_tp_plan = None
-    mla: dict | None = None
+    base_model_tp_plan: ClassVar[dict[str, Any]] = {}
+    mla: dict[str, Any] | None = None
 
 
 class Qwen2MLAConfig(Qwen2Config):
     """A Qwen2 config with the table `mla`."""
 
     model_type = "qwen2_mla"
-    base_model_tp_plan = None
-    mla: dict | None = None
+    base_model_tp_plan: ClassVar[dict[str, Any]] = {}
+    mla: dict[str, Any] | None = None
 
 
 class Qwen3MLAConfig(Qwen3Config):
     """A Qwen3 config with the table `mla`."""
 
     model_type = "qwen3_mla"
-    base_model_tp_plan = None
-    mla: dict | None = None
+    base_model_tp_plan: ClassVar[dict[str, Any]] = {}
+    mla: dict[str, Any] | None = None
 
 
 class MlaHeadRMSNorm(nn.Module):
@@ -193,7 +193,7 @@ class MultiHeadLatentAttention(nn.Module):
 
 def _heads(x: Tensor, heads: int) -> Tensor:
     """[B, T, heads * width] as [B, heads, T, width]."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _rotate_half(x: Tensor) -> Tensor:

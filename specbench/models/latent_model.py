@@ -71,7 +71,7 @@ def _converted(latent: Decoder, layer: Layer, index: int, tensors: Mapping[str, 
     output = {name for name in slots if ".o_proj." in name}
     if not output & tensors.keys():
         attention.out = layer.attention.out
-    held = _norms(layer, prefix) | tensors
+    held = {**_norms(layer, prefix), **tensors}
     for name in slots.keys() - (output if attention.out is layer.attention.out else set()):
         if name not in held:
             raise ModelError(f"converted attention: tensor {name} is missing")

@@ -44,6 +44,7 @@ def latent_spec(base: ModelSpec, **changes: Any) -> LatentSpec:
         "nope_dim": base.head_dim if svd else 6,
         "key_heads": base.num_heads,
         "scaling": base.head_dim**-0.5,
+        "absorb_rows": 8,
     }
     return LatentSpec(**(usual | changes))
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from specbench.models.batch import BatchRequest, answer_batch
 from specbench.models.decoder import Decoder, Taps, ancestor_mask
+from specbench.models.draft import copy_layers, new_draft
 from specbench.models.latent import LatentAttention
 from specbench.models.latent_model import latent_decoder
 from specbench.types import ModelError, Resume
@@ -388,3 +390,22 @@ def test_a_converted_model_is_not_converted_again() -> None:
     mla = replace(decoder.spec.mla, absorb_rows=0)
     with pytest.raises(ModelError, match="already"):
         latent_decoder(decoder, mla, random_tensors(decoder, mla))
+
+
+def test_a_normed_head_cannot_turn_a_pair_twice() -> None:
+    decoder = latent_model("static norm")
+    attention = attention_of(decoder)
+    attention.rope_index[1, 1] = attention.rope_index[1, 0]
+    with pytest.raises(ModelError, match="twice"):
+        attention.finish()
+
+
+def test_what_works_on_grouped_attention_alone_says_so() -> None:
+    decoder = latent_model("one rope head", dtype=torch.float32)
+    with pytest.raises(ModelError, match="latent attention"):
+        answer_batch(decoder, [BatchRequest([1, 2], 3)], stop_ids=[], seed=0)
+    with pytest.raises(ModelError, match="latent attention"):
+        copy_layers(decoder, new_draft(decoder, 1, None), [0])
+    packed = latent_model("one rope head", dtype=torch.bfloat16, path="packed")
+    with pytest.raises(ModelError, match="packed"):
+        attention_of(packed).parts()
