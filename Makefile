@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TESTERS ?= 2
+PAPER ?= results/paper
 
 # The models of the tests are tiny: one thread a worker is fastest, and workers do not fight over cores.
 # Tests that share something expensive say so (xdist_group) and stay together.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types bench tables clean
+.PHONY: help setup demo test test-slow lint types bench figures tables paper clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +47,15 @@ types: $(INSTALLED) ## mypy
 bench: setup ## speed of the decode loop against its own linear layers and the transformers library
 	$(BIN)/python scripts/bench.py
 
+figures: setup ## every figure from results/paper (no model is loaded)
+	$(BIN)/python scripts/make_figures.py
+
 tables: setup ## every table from results/paper as Markdown and LaTeX, published numbers beside ours
 	$(BIN)/python scripts/make_tables.py
+
+# make paper DATA=folder WORDS="..." PAPER=folder; DATA is the folder of benchmark files, without it small sets are used.
+paper: setup ## run what is missing in results/paper (the estimate comes first), then figures and tables
+	$(BIN)/python scripts/run_paper.py --paper $(PAPER) $(if $(DATA),data=local data.dir=$(DATA)) $(WORDS)
 
 clean: ## remove caches and build products; .venv, results and converted weights stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

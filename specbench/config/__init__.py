@@ -25,6 +25,7 @@ from specbench.config.parts import (
 )
 from specbench.config.root import RunConfig
 from specbench.config.sizes import SIZES
+from specbench.config.sweeps import compose_each, experiments, sweep_jobs
 from specbench.config.text import aligned
 from specbench.config.training import CorpusConfig, DistilConfig, TrainDraftConfig
 from specbench.config.trees import flatten
@@ -61,11 +62,14 @@ __all__ = [
     "as_dict",
     "command",
     "compose",
+    "compose_each",
     "compose_train_draft",
+    "experiments",
     "flatten",
     "job_key",
     "run_config",
     "run_id",
     "run_job",
     "semantic",
+    "sweep_jobs",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,12 +39,18 @@ def compose_train_draft(overrides: Sequence[str] = ()) -> TrainDraftConfig:
 
 
 def _composed(name: str, overrides: Sequence[str], convert: Callable[[DictConfig], T]) -> T:
+    with initialized(name, overrides):
+        return convert(hydra.compose(name, overrides=list(overrides)))
+
+
+@contextmanager
+def initialized(name: str, overrides: Sequence[str]) -> Iterator[None]:
+    """Hydra on the files of conf/, whatever it was used for before; its errors become one ConfigError each."""
     backup = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-            cfg = hydra.compose(name, overrides=list(overrides))
-        return convert(cfg)
+            yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(one_line(error, overrides, name)) from error
     finally:

@@ -120,15 +120,24 @@ def finish() -> tuple[int, str]:
 
 
 def table(records: Sequence[JobRecord]) -> str:
-    """One line a job: number, overrides, status, objective, and what went wrong."""
-    rows = [("job", "overrides", "status", "objective")]
+    """One line a job: number, overrides, status, objective (seconds in a dry run), and what went wrong."""
+    planned = all("dry_run=true" in record.overrides for record in records)
+    rows = [("job", "overrides", "status", "about s" if planned else "objective")]
     rows += [(str(r.number), " ".join(r.overrides), r.status, _number(r.objective)) for r in records]
     lines = aligned(rows)
     for message in dict.fromkeys(r.message for r in records if r.message):
         numbers = [str(r.number) for r in records if r.message == message]
         lines.append(f"job{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {message}")
     count = sum(record.status == "done" for record in records)
-    return "\n".join([*lines, f"{count} of {len(records)} jobs done"])
+    return "\n".join([*lines, _total(records) if planned else f"{count} of {len(records)} jobs done"])
+
+
+def _total(records: Sequence[JobRecord]) -> str:
+    """What a dry run amounts to."""
+    seconds = [record.objective for record in records if record.objective is not None]
+    unknown = len(records) - len(seconds)
+    rest = f", and {unknown} jobs that no earlier run tells the time of" if unknown else ""
+    return f"{len(records)} jobs planned, none run: about {sum(seconds) / 60:.0f} min{rest}"
 
 
 def _number(value: float | None) -> str:

@@ -19,10 +19,11 @@ from specbench.results.experiments import join_experiment
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
+from specbench.runner.estimate import estimated_seconds
 from specbench.runner.missing import make_missing
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
-from specbench.runner.session import Session, on_device
 from specbench.runner.replaying import draft_numbers
+from specbench.runner.session import Session, on_device
 from specbench.runner.stored import StoredBaseline, missing_baseline, stored_baseline
 from specbench.types import Sample, SampleError, Task
 
@@ -32,7 +33,7 @@ _WARM_UP_TOKENS = 32
 
 
 def run(config: RunConfig) -> float | None:
-    """Measure one config and give its objective (None where it has none).
+    """Measure one config and give its objective (None where it has none); a dry run gives its estimated seconds.
 
     A finished run is not repeated. Raises SampleError after everything was recorded when a sample failed or a
     divergence from AR is a bug; other SpecbenchErrors before measuring.
@@ -63,7 +64,6 @@ def run(config: RunConfig) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-class _Run:
 def _make_baseline(config: RunConfig) -> None:
     """Decode AR's answers where a replay finds none: a part that is missing is built, unless that is forbidden."""
     missing = missing_baseline(config)
@@ -72,6 +72,7 @@ def _make_baseline(config: RunConfig) -> None:
         run(missing)
 
 
+class _Run:
     def __init__(self, config: RunConfig, run_dir: Path, logger: Logger) -> None:
         self.config, self.run_dir, self.logger = config, run_dir, logger
         self.task: Task = make_task(config)
@@ -194,7 +195,6 @@ def _make_baseline(config: RunConfig) -> None:
             unit_of=self._unit_of,
             seed=config.seed,
         )
-        curve = session.curve
         identity = {
             "run_id": self.run_dir.name,
             "model": config.model.name,
@@ -207,10 +207,18 @@ def _make_baseline(config: RunConfig) -> None:
         return {
             **identity,
             **metrics,
-            "t_curve": [[length, seconds] for length, seconds in sorted(curve.seconds.items())],
-            "t_curve_noisy": curve.noisy,
-        }
+            **_curve_numbers(session),
             **draft_numbers(getattr(session.method, "drafter", None)),
+        }
+
+
+def _curve_numbers(session: Session) -> dict[str, Any]:
+    """t(T) of the target, for what a step costs; a replay takes no time that it could explain."""
+    if session.config.measure.acceptance == "replay":
+        return {}
+    curve = session.curve
+    points = [[length, seconds] for length, seconds in sorted(curve.seconds.items())]
+    return {"t_curve": points, "t_curve_noisy": curve.noisy}
 
 
 @contextmanager

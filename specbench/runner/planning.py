@@ -1,20 +1,14 @@
-"""What a run will do before any model is loaded: its samples, their order, and about how long it takes."""
+"""What a run will do before any model is loaded: its samples and their order."""
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from specbench.config import RunConfig
-from specbench.results.summary import load_samples
 from specbench.tasks import build_task, select, spec_bench
 from specbench.types import ConfigError, Sample, Task
-
-log = logging.getLogger(__name__)
 
 
 def make_task(config: RunConfig, split: str = "test") -> Task:
@@ -52,35 +46,8 @@ def subset(config: RunConfig, sample: Sample) -> str:
     return spec_bench.subset(sample.category) if config.task.name == "spec_bench" else config.task.name
 
 
-def estimated_seconds(config: RunConfig, num_samples: int) -> float | None:
-    """Seconds for `num_samples`, from stored runs of this model, task and dtype; None without any.
-
-    Tokens are assumed to be as many as allowed, at the stored seconds a token of both arms together.
-    """
-    root = Path(config.paths.results_dir)
-    try:
-        rows = load_samples(root)
-    except Exception as error:  # an estimate must not stop a listing
-        log.debug("no estimate: %s", error)
-        return None
-    rows = rows[(rows["model"] == config.model.name) & (rows["dtype"] == config.hardware.dtype)]
-    same_task = rows[rows["task"].astype(str).str.startswith(config.task.name)]
-    rows = (same_task if len(same_task) else rows).dropna(subset=["decode_s", "num_tokens"])
-    if not len(rows):
-        return None
-    return _per_turn(rows, config.sampling.max_new_tokens or 1) * num_samples * config.measure.repeats
-
-
-def _per_turn(rows: pd.DataFrame, max_new_tokens: int) -> float:
-    per_token = rows["decode_s"].sum() / rows["num_tokens"].sum()
-    arms = rows["arm"].nunique()
-    turns = rows.groupby("sample_id")["turn"].nunique().mean()
-    return float(turns * arms * (rows["prefill_s"].mean() + per_token * max_new_tokens))
-
-
-def describe(config: RunConfig, samples: Sequence[Sample], name: str) -> str:
-    """One line of a dry run: what would be decoded and about how long it takes."""
-    seconds = estimated_seconds(config, len(samples))
+def describe(samples: Sequence[Sample], name: str, seconds: float | None) -> str:
+    """One line of a dry run: what would be decoded and about how many seconds it takes."""
     estimate = "no earlier run to estimate the time from" if seconds is None else f"about {duration(seconds)}"
     turns = sum(len(sample.turns) for sample in samples)
     return f"{name}: {len(samples)} samples, {turns} turns, {estimate}"

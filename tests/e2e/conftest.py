@@ -41,20 +41,34 @@ def tiny_words(results, cache) -> list[str]:
 
 
 @pytest.fixture
-def start(tmp_path, environment, tiny_words) -> Iterator[Start]:
-    """Start the command on the tiny pair with more words; what still runs at the end is killed."""
+def start_bare(tmp_path, environment) -> Iterator[Start]:
+    """Start the command with these words; what still runs at the end is killed."""
     started: list[Command] = []
     numbers = itertools.count()
 
     def begin(*words: str, file_bytes: int = 0) -> Command:
         folder = tmp_path / f"command-{next(numbers)}"
-        started.append(Command([*tiny_words, *words], folder, environment=environment, file_bytes=file_bytes))
+        started.append(Command([*words], folder, environment=environment, file_bytes=file_bytes))
         return started[-1]
 
     yield begin
     for command in started:
         if command.running:
             command.kill()
+
+
+@pytest.fixture
+def start(start_bare, tiny_words) -> Start:
+    """Start the command on the tiny pair with more words."""
+    return lambda *words, **options: start_bare(*tiny_words, *words, **options)
+
+
+@pytest.fixture
+def experiment(start_bare, results, cache) -> Run:
+    """Run an experiment to its end: it says what is run, the words added here only where."""
+    where = ["hardware.device=cpu", "hardware.num_threads=1"]
+    where += [f"paths.results_dir={results}", f"paths.cache_dir={cache}"]
+    return lambda *words: start_bare(*where, *words).wait()
 
 
 @pytest.fixture

@@ -1,0 +1,172 @@
+"""Experiment files: every job of every one is legal at every size, and the header tells what it is for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from specbench.config import RunConfig, as_dict, compose, compose_each, experiments, job_key, sweep_jobs
+from specbench.config.errors import CONF_DIR
+from specbench.config.sizes import SIZES, pick, sized
+from specbench.types import ConfigError
+
+OF_THE_PAPERS = [
+    "knapspec_main",
+    "knapspec_latency_fit",
+    "knapspec_decoupling",
+    "knapspec_tpt_vs_throughput",
+    "confl_main",
+    "confl_lambda",
+    "confl_window",
+    "confl_sensitivity",
+    "confl_overhead",
+    "confl_vs_swift_cumulative",
+    "pacer_main",
+    "pacer_block_size",
+    "pacer_threshold",
+    "pacer_length_distribution",
+    "pacer_ouroboros",
+    "mla_matched",
+    "specbench_leaderboard",
+    "headline",
+    "all_methods",
+    "longdoc",
+    "demo",
+]
+FOUR_TASKS = {"gsm8k", "humaneval", "cnn_dm", "mt_bench"}
+
+
+WHOLE = ("headline", "all_methods", "pacer_length_distribution", "confl_main", "confl_overhead")  # embedded: every job
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[tuple[str, str], list[RunConfig | ConfigError]]:
+    """Of every experiment at every size the first and the last job, of some all; composed together, which is faster."""
+    words = {(name, size): chosen_jobs(name, size) for name in experiments() for size in SIZES}
+    configs = iter(compose_each([job for jobs in words.values() for job in jobs]))
+    return {key: [next(configs) for _ in jobs] for key, jobs in words.items()}
+
+
+def chosen_jobs(name: str, size: str) -> list[list[str]]:
+    jobs = sweep_jobs([f"experiment={name}", f"size={size}"])
+    return jobs if (name, size) in {(name, "embedded") for name in WHOLE} else [jobs[0], *jobs[1:][-1:]]
+
+
+def legal(configs: list[RunConfig | ConfigError]) -> list[RunConfig]:
+    """The configurations; a job that is not legal fails the test with its own message."""
+    assert [str(config) for config in configs if isinstance(config, ConfigError)] == []
+    return [config for config in configs if isinstance(config, RunConfig)]
+
+
+def header(name: str) -> str:
+    return "".join(
+        line for line in (CONF_DIR / "experiment" / f"{name}.yaml").open(encoding="utf-8") if line.startswith("#")
+    )
+
+
+def test_every_table_and_figure_has_its_experiment() -> None:
+    assert set(OF_THE_PAPERS) <= set(experiments())
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_the_file_says_how_to_run_it_what_it_feeds_and_how_long_it_takes(name: str) -> None:
+    text = header(name)
+    assert f"python run.py experiment={name}" in text
+    assert re.search(r"Feeds: \w+", text)
+    assert re.search(r"Time: .*smoke .*embedded .*published", text.replace("\n# ", " "))
+
+
+@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("size", SIZES)
+def test_jobs_are_legal_and_belong_to_the_experiment(name: str, size: str, composed: Any) -> None:
+    made = legal(composed[name, size])
+    assert {config.experiment_name for config in made} == {name}
+    assert {config.size for config in made} == {size}
+    different = [config for config in made if getattr(config.method, "converter", None) != "none"]
+    keys = Counter(job_key(as_dict(config)) for config in different)  # an unconverted draft is one arm of many cells
+    assert max(keys.values()) == 1, "two jobs of a sweep are the same run"
+    smoke = size == "smoke"
+    assert all((config.model.name == "tiny") == smoke for config in made)
+    assert all((config.model.name == "smollm2") == (size == "embedded") for config in made)
+    assert not smoke or all(
+        (config.num_samples or 99) * (config.sampling.max_new_tokens or 99) <= 256 for config in made
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_every_single_job_is_legal(size: str) -> None:
+    every = [job for name in experiments() for job in sweep_jobs([f"experiment={name}", f"size={size}"])]
+    assert len(legal(compose_each(every))) == len(every)
+
+
+def test_the_headline_is_what_the_leaderboard_shows(composed: Any) -> None:
+    made = legal(composed["headline", "embedded"])
+    assert {config.task.name for config in made} == FOUR_TASKS
+    assert len({config.method.name for config in made}) == 12
+    assert {config.num_samples for config in made} == {12}
+    tokens = {(config.method.name, config.sampling.max_new_tokens) for config in made}
+    assert {name for name, count in tokens if count == 256} == {"knapspec", "confl", "swift"}
+    assert {count for _, count in tokens} == {96, 256}
+    assert {config.hardware.dtype for config in made} == {"bfloat16"}
+    assert {config.measure.baseline for config in made} == {"paired"}
+
+
+def test_every_method_and_every_controller_is_in_some_embedded_experiment(composed: Any) -> None:
+    names = ("headline", "all_methods", "pacer_length_distribution")
+    made = [config for name in names for config in legal(composed[name, "embedded"])]
+    files = {
+        folder: {path.stem for path in (CONF_DIR / folder).glob("*.yaml")} for folder in ("method", "method/controller")
+    }
+    assert {config.method.name for config in made} == files["method"]
+    assert {config.method.controller.name for config in made} == files["method/controller"]
+
+
+def test_experiments_of_one_paper_share_their_runs(composed: Any) -> None:
+    headline = {job_key(as_dict(config)) for config in legal(composed["headline", "embedded"])}
+    for name in ("confl_main", "confl_overhead", "confl_vs_swift_cumulative"):
+        assert {job_key(as_dict(config)) for config in legal(composed[name, "embedded"])} <= headline
+
+
+@pytest.mark.parametrize("name", ["headline", "mla_budgets", "pacer_ouroboros", "knapspec_decoupling"])
+def test_jobs_put_together_from_parts_are_what_hydra_composes(name: str) -> None:
+    jobs = sweep_jobs([f"experiment={name}", "size=published", "data=local", "data.dir=/x", "hardware=cpu"])
+    few = [jobs[0], jobs[len(jobs) // 2], jobs[-1]]
+    assert compose_each(few) == [compose(words) for words in few]
+
+
+def test_what_is_wrong_with_a_job_is_what_hydra_finds() -> None:
+    jobs = [["method=sps", "method.max_ngram=3"], ["method=spx"], ["num_samples=0"], ["method=pld", "+method.x=1"]]
+    for words, found in zip(jobs, compose_each(jobs), strict=True):
+        with pytest.raises(ConfigError) as caught:
+            compose(words)
+        assert str(found) == str(caught.value)
+
+
+def test_words_of_the_command_win() -> None:
+    words = ["experiment=confl_window", "size=smoke", "method.window_mode=3", "num_samples=5", "task=humaneval,gsm8k"]
+    made = legal(compose_each(sweep_jobs(words)))
+    assert [config.method.window_mode for config in made] == [3, 3]
+    assert [config.task.name for config in made] == ["humaneval", "gsm8k"]
+    assert {config.num_samples for config in made} == {5}
+
+
+@pytest.mark.parametrize("word", ["size=big", "experiment=confl_windo", "num_samples=0"])
+def test_what_is_not_legal_is_said_in_one_line(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(sweep_jobs(["experiment=confl_window", word])[0])
+    assert "\n" not in str(caught.value)
+    assert word in str(caught.value)
+
+
+def test_sizes_and_picks() -> None:
+    cfg = OmegaConf.create(
+        {"size": "published", "name": "a", "of_size": "${sized:1,2,null}", "of_name": "${pick:${name},{a:5},7}"}
+    )
+    assert (cfg.of_size, cfg.of_name) == (None, 5)
+    assert sized(1, 2, 3, _root_=OmegaConf.create({"size": "smoke"})) == 1
+    assert pick("b", {"a": 5}, 7) == 7
