@@ -28,6 +28,7 @@ def report_of(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame, rul
     """The same from frames of cells, layers and runs (those that were frozen, for example)."""
     if cells.empty:
         return "no finished runs of method=mla"
+    cells = _in_order(cells)
     found = {pair: compare(cells, *pair, rule) for pair in COMPARISONS}
     blocks = [
         ("Acceptance, % of drafted tokens", _acceptance(cells)),
@@ -40,6 +41,15 @@ def report_of(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame, rul
         ("Wall-clock, real decoding", _speed(cells, runs)),
     ]
     return "\n\n".join("\n".join([title, *lines]) for title, lines in blocks if lines)
+
+
+def _in_order(cells: pd.DataFrame) -> pd.DataFrame:
+    """The original first, then converter by converter, budgets rising, variants as they are tuned, task by task."""
+    place = cells["variant"].map(VARIANTS.index)
+    keys = pd.DataFrame({"pair": cells["pair"], "converted": place > 0, "place": place})
+    keys[["converter", "budget", "task"]] = cells[["converter", "budget", "task"]]
+    order = keys.sort_values(["pair", "converted", "converter", "budget", "place", "task"], kind="stable").index
+    return cells.loc[order]
 
 
 def _acceptance(cells: pd.DataFrame) -> list[str]:

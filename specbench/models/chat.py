@@ -126,12 +126,13 @@ def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if (folder / "tokenizer.json").is_file() and all(file.is_file() for file in files):
         chosen, model = (read_json(file) for file in files)
         generic = chosen.get("tokenizer_class") in _GENERIC and "auto_map" not in chosen
-        if generic and model.get("model_type") == "llama":
+        if generic and model.get("model_type") in ("llama", "llama_mla"):
             found: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
             return found
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    # A converted folder brings code for its model, not for its tokenizer: without an answer the library asks at stdin.
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def find_stop_ids(chat: Chat, folder: Path) -> frozenset[int]:
