@@ -11,7 +11,7 @@ PAPER ?= results/paper
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types bench figures tables paper clean
+.PHONY: help setup demo test test-slow lint types bench figures tables paper notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ figures: setup ## every figure from results/paper (no model is loaded)
 
 tables: setup ## every table from results/paper as Markdown and LaTeX, published numbers beside ours
 	$(BIN)/python scripts/make_tables.py
+
+notebooks: setup ## run notebooks/*.py on results/paper and write their .ipynb halves
+	$(BIN)/jupytext --quiet --sync --execute notebooks/*.py
 
 # make paper DATA=folder WORDS="..." PAPER=folder; DATA is the folder of benchmark files, without it small sets are used.
 paper: setup ## run what is missing in results/paper (the estimate comes first), then figures and tables

@@ -1,4 +1,8 @@
-"""Print the closing table again from stored runs: python scripts/report.py results/runs (or one run folder)."""
+"""Print the closing table again from stored runs, or write everything about them on one page.
+
+python scripts/report.py results/runs                   # or one run folder
+python scripts/report.py results/paper --html page.html # tables, figures, configuration, environment in one file
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,28 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.analysis.report import ClosingTable, closing_table
+from specbench.results.files import write_atomically
+from specbench.results.opening import open_results
+from specbench.results.published import load_published
 from specbench.results.summary import load_runs
+from specbench.types import SpecbenchError
 
 PIPE_WIDTH = 220  # a table cut to 80 columns in a log file would be useless
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table of all runs below the given folders; 1 when there are none."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table of all runs below the given folders, 1 when there are none; or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", default=["results/runs"], help="folders of runs, or run folders")
     parser.add_argument("--method", help="only runs of this method")
     parser.add_argument("--task", help="only runs of this task")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page of one folder")
+    parser.add_argument("--published", type=Path, default=Path("results/published"), help="for --html")
     options = parser.parse_args(argv)
+    if options.html:
+        if len(options.folders) > 1 or options.method or options.task:
+            parser.error("--html takes one folder, whole")
+        return write_page(Path(options.folders[0]), options.published, options.html)
     frames = [frame for frame in map(load_runs, options.folders) if not frame.empty]
     runs = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     for name in ("method", "task"):
@@ -33,6 +47,21 @@ def main(argv: list[str] | None = None) -> int:
         print(f"no runs in {wanted}", file=sys.stderr)
         return 1
     show(closing_table(runs))
+    return 0
+
+
+def write_page(folder: Path, published: Path, out: Path) -> int:
+    """Write the page of one folder; 2 on results or published numbers that cannot be read."""
+    from specbench.figures.page import page  # matplotlib takes a second, which the closing table need not wait for
+
+    try:
+        text = page(open_results(folder), load_published(published), f"specbench: {folder}")
+    except SpecbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, text.encode())
+    print(f"{out}: {len(text) / 1e6:.1f} MB")
     return 0
 
 

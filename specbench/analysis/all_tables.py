@@ -37,13 +37,22 @@ def all_tables(frozen: Frozen, published: pd.DataFrame) -> Made:
             made.append(main_table(paper, frozen, published))
         else:
             missing.append(f"{paper.name}_main: no run of {', '.join(paper.arms[1:])}")
+    ablations = ablation_tables(frozen, published)
+    made += ablations.tables
+    missing += ablations.missing
+    if mla_tables.known(frozen):
+        made += [mla_tables.mla_table(frozen, published), mla_tables.mla_counts(frozen, published)]
+    else:
+        missing.append("mla_main, mla_counts: no cells of experiment=mla_matched")
+    return Made(made, missing)
+
+
+def ablation_tables(frozen: Frozen, published: pd.DataFrame) -> Made:
+    """Only the tables of sweeps."""
+    made, missing = [], []
     for sweep in SWEEPS:
         if frozen.of(sweep.experiment).runs.empty:
             missing.append(f"{sweep.experiment}: no run of experiment={sweep.experiment}")
         else:
             made.append(sweep_table(sweep, frozen, published))
-    if mla_tables.known(frozen):
-        made += [mla_tables.mla_table(frozen, published), mla_tables.mla_counts(frozen, published)]
-    else:
-        missing.append("mla_main, mla_counts: no cells of experiment=mla_matched")
     return Made(made, missing)

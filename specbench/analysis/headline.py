@@ -23,9 +23,9 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     `arm` = the method, with `+controller` where the method occurs with several controllers and this one is not the
     plain one; `place` = the task, with its context length for long documents; `sampling` = greedy or the temperature.
     """
-    runs = runs[runs["status"] == FINISHED]
+    runs = runs[runs["status"] == FINISHED].copy()  # in one piece: a frame of many columns is in many
     several = runs.groupby("method")["controller"].nunique()
-    arms = [_arm(row, bool(several.get(row["method"], 0) > 1)) for row in runs.to_dict("records")]
+    arms = [_arm(row, several=bool(several.get(row["method"], 0) > 1)) for row in runs.to_dict("records")]
     places = [_place(row) for row in runs.to_dict("records")]
     sampling = [_sampling(row) for row in runs.to_dict("records")]
     return runs.assign(arm=arms, place=places, sampling=sampling)
@@ -46,7 +46,7 @@ def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
     rank["few"] = -pd.to_numeric(known["num_measured"])
     rank["run_id"] = known["run_id"]
     ordered = known.loc[rank.sort_values(list(rank.columns)).index]
-    return ordered.drop_duplicates([*PLACE, "arm"]).sort_values([*PLACE, "arm"]).reset_index(drop=True)
+    return ordered.drop_duplicates([*PLACE, "arm"]).sort_values([*PLACE, "arm"], ignore_index=True).copy()
 
 
 def records(runs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -78,19 +78,18 @@ def _experiments(row: dict[Any, Any]) -> set[str]:
     return set() if names is None or isinstance(names, float) else set(names)
 
 
-def _arm(row: dict[Any, Any], several: bool) -> str:
+def _arm(row: dict[Any, Any], *, several: bool) -> str:
     method, controller = str(row["method"]), row["controller"]
     plain = not isinstance(controller, str) or controller in _PLAIN
     return method if plain or not several else f"{method}+{controller}"
 
 
 def _place(row: dict[Any, Any]) -> str:
-    tokens = row.get("cfg.task.context_tokens")
-    long = str(row["task"]).startswith("longdoc") and tokens is not None and not pd.isna(tokens)
-    return f"{row['task']} {int(tokens)}" if long else str(row["task"])
+    tokens: Any = row.get("cfg.task.context_tokens")
+    task = str(row["task"])
+    return f"{task} {int(tokens)}" if task.startswith("longdoc") and not missing(tokens) else task
 
 
 def _sampling(row: dict[Any, Any]) -> str:
-    temperature = row.get("cfg.sampling.temperature")
-    hot = temperature is not None and not pd.isna(temperature) and float(temperature) > 0
-    return f"T={float(temperature):g}" if hot else "greedy"
+    temperature: Any = row.get("cfg.sampling.temperature")
+    return "greedy" if missing(temperature) or float(temperature) == 0 else f"T={float(temperature):g}"

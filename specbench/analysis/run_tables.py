@@ -25,7 +25,8 @@ _RATES = (
 )
 _ORIGIN = (
     "n: conversations measured; new tokens: the budget a turn; diverged: turns whose tokens are not AR's, of them ties "
-    "of the two best logits and bugs; load: mean load of the machine while it was measured."
+    "of the two best logits and bugs; load: mean load of the machine while it was measured; commit+: "
+    "with changes that were not committed."
 )
 
 
@@ -85,7 +86,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[Cell, ...]:
         number(run.get("exact_match_rate"), 2),
         _diverged(run),
         number(run.get("load"), 1),
-        Cell(str(run["commit"])[:9]) if "commit" in run else EMPTY,
+        Cell(str(run["commit"])[:9] + ("+" if run.get("dirty") else "")) if "commit" in run else EMPTY,
     )
 
 
