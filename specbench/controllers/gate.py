@@ -20,6 +20,7 @@ from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
 from specbench.models.latent import LatentAttention
 from specbench.models.layer import Layer
+from specbench.models.linear import choose_path
 from specbench.models.spec import ModelSpec
 from specbench.types import ConfigError, ModelError
 
@@ -118,11 +119,11 @@ class Gate(AcceptanceHead):
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> Gate:
-        """Take stored tensors; the gate is then ready for inference."""
+        """Take stored tensors; ready for inference then, the layer in half precision where that is faster."""
         self.load_state_dict({name: tensor for name, tensor in tensors.items() if not name.startswith("body.")})
         for name, slot in self.slots().items():
             slot.copy_(tensors[f"body.{name}"])
-        self.body.finish("library")
+        self.body.finish(choose_path(torch.float16, self.body.device))
         self.requires_grad_(False).eval()
         return self
 
