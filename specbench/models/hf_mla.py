@@ -207,6 +207,7 @@ def eager_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    *,
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Any,

@@ -14,7 +14,7 @@ from specbench.models.latent import LatentAttention
 from specbench.models.latent_model import latent_decoder
 from specbench.models.latent_spec import LatentSpec
 from specbench.models.spec import ModelSpec
-from tests.models.pairs import decoder_of, library_model
+from tests.models.pairs import decoder_of, filled_cache, library_model
 
 # Family of the base -> what differs from one rotated key, nope width 6 and ranks of 6 and 9 in its two layers.
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -144,3 +144,28 @@ def _turned(x: Tensor, angles: Tensor) -> Tensor:
     low, high = x.chunk(2, -1)
     turned = torch.complex(low, high) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat([turned.real, turned.imag], -1)
+
+
+def near(actual: Tensor | None, expected: Tensor | None, *, atol: float = 1e-9) -> None:
+    assert actual is not None
+    assert expected is not None
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def random_states(rows: int, *, batch: int = 1, seed: int = 3) -> Tensor:
+    return torch.randn(batch, rows, 32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def attention_of(decoder: Decoder, layer: int = 0) -> LatentAttention:
+    attention = decoder.layers[layer].attention
+    assert isinstance(attention, LatentAttention)
+    return attention
+
+
+def decode(decoder: Decoder, ids: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    cache = filled_cache(decoder, ids[:, :0])
+    parts = []
+    for chunk in ids.split(sizes, dim=1):
+        parts.append(decoder.forward(chunk, cache, start=cache.length).logits)
+        cache.keep(range(chunk.shape[1]))
+    return torch.cat([part for part in parts if part is not None], dim=1)
