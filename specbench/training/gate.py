@@ -20,7 +20,7 @@ from specbench.training.labels import labels, weighted_loss
 from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError, ModelError
 
-GATE_OPTIONS = FitOptions(label="survive", lr=1e-4, batch_tokens=512, epochs=4)
+GATE_OPTIONS = FitOptions(label="survive", lr=3e-4, batch_tokens=512, epochs=2)
 _REGRESSION_STEPS = 50
 
 
