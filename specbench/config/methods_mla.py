@@ -117,6 +117,7 @@ class MlaConfig(MethodConfig):
     takes_controller: ClassVar[bool] = True
     converts: ClassVar[bool] = True
     replayable: ClassVar[bool] = True
+    drafts_alike: ClassVar[bool] = True  # the draft's own revision says how it was converted
 
     source: str = MISSING
     folder: str | None = None

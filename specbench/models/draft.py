@@ -26,6 +26,7 @@ from specbench.models.latent_model import latent_config, write_library_module
 from specbench.models.latent_spec import LatentSpec
 from specbench.models.linear import ReducedHead
 from specbench.models.prepare import file_sha256
+from specbench.models.source import Source
 from specbench.models.spec import read_json, read_spec
 from specbench.types import ModelError
 
@@ -68,9 +69,13 @@ def load_draft(folder: Path, target: LoadedModel) -> LoadedModel:
     draft = new_draft(target.decoder, stored.num_layers, ids, head=head, mla=stored.mla)
     fill_slots(own_slots(draft), [folder / WEIGHTS], others=(_HEAD_IDS,))
     draft.finish(target.decoder.linear_path)
-    # By its weights: what was trained for it stays valid when its card is written anew.
-    revision = f"draft-{file_sha256(folder / WEIGHTS)[:16]}"
-    return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, folder.resolve().name, revision, folder)
+    found = draft_source(folder)
+    return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, found.name, found.revision, folder)
+
+
+def draft_source(folder: Path) -> Source:
+    """Name and revision of a trained draft; by its weights, so that what was made for it outlives a new card."""
+    return Source(folder, folder.resolve().name, f"draft-{file_sha256(folder / WEIGHTS)[:16]}")
 
 
 def new_draft(

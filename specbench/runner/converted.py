@@ -20,7 +20,7 @@ from specbench.conversion.calibration import check_disjoint, read_calibration
 from specbench.conversion.files import digest
 from specbench.hardware.threads import set_num_threads
 from specbench.models.checkpoint import LoadedModel, load_model
-from specbench.models.draft import find_draft, load_draft
+from specbench.models.draft import draft_source, find_draft, load_draft
 from specbench.models.latent_model import CONFIG, check_base, read_base
 from specbench.models.source import Source, resolve
 from specbench.types import ConfigError, ModelError
@@ -80,9 +80,10 @@ class _Base:
         if method.source == "target" or model.draft is None:
             return cls(model.target, model.target_revision, target, None, target)
         trained = find_draft(model.draft)
-        source = model.draft if trained is None else str(trained)
-        found = resolve(source, cache_dir=cache_dir, revision=model.draft_revision)
-        return cls(model.draft, model.draft_revision, found, trained, target)
+        if trained is not None:
+            return cls(model.draft, model.draft_revision, draft_source(trained), trained, target)
+        found = resolve(model.draft, cache_dir=cache_dir, revision=model.draft_revision)
+        return cls(model.draft, model.draft_revision, found, None, target)
 
 
 def _checked(folder: Path, base: _Base) -> Converted:

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specbench.conversion import calibration
+from specbench.models.checkpoint import load_model
+from specbench.models.draft import copy_layers, new_draft, save_draft
 from specbench.results.files import read_json
 from specbench.runner.converted import converted_draft
 from specbench.types import ConfigError, ModelError
@@ -70,6 +73,27 @@ def test_without_a_draft_the_target_drafts_for_itself(place: Path) -> None:
     assert len(found.card["layers"]) == 6
     same = converted_draft(settings(place, "method.source=target"))
     assert same.source == found.source
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    """A trained draft of the tiny target that can say a third of all tokens."""
+    target = load_model("tiny:plain", dtype=torch.float32, device="cpu", cache_dir=place / "cache")
+    ids = torch.arange(0, target.spec.vocab_size, 3)
+    draft = new_draft(target.decoder, 2, ids)
+    copy_layers(target.decoder, draft, [0, 1])
+    card = {"target": target.name, "target_revision": target.revision}
+    save_draft(place / "trained", draft.finish("library"), target.folder, head_ids=ids, card=card)
+    return place / "trained"
+
+
+def test_a_trained_draft_is_converted_on_its_target(place: Path, trained: Path) -> None:
+    config = settings(place, f"model.draft={trained}")
+    found = measured(config)
+    assert found.error is None
+    assert found.summary["exact_match_rate"] == 1.0
+    assert read_json(found.run_dir / "environment.json")["draft"]["name"].startswith("trained-transmla")
+    assert converted_draft(config).card["layers"][1]["error_after"] > 0
 
 
 def test_the_original_is_an_arm_too(place: Path) -> None:
