@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,8 @@ def cumulative_speedup(samples: pd.DataFrame) -> pd.DataFrame:
     table = timed_conversations(pair(rows))
     begun = arm(rows, METHOD).groupby("sample_id")["started_at"].min()
     table = table.loc[sorted(table.index, key=lambda sample: begun[sample])]
-    so_far = table[["decode_s_ar", "tokens_ar", "decode_s", "tokens"]].cumsum()
-    speedup = ratio_of_sums(*(floats(so_far[name])[:, None] for name in so_far))
+    so_far = {str(name): floats(column)[:, None] for name, column in table.cumsum().items()}
+    speedup = ratio_of_sums(so_far["decode_s_ar"], so_far["tokens_ar"], so_far["decode_s"], so_far["tokens"])
     return pd.DataFrame({"prompt": range(1, len(table) + 1), "sample_id": table.index, "speedup": speedup})
 
 
@@ -42,7 +42,7 @@ def search_end(samples: pd.DataFrame, choices: pd.DataFrame) -> int | None:
 class Timeline(NamedTuple):
     """Skip sets over the verify steps of one run.
 
-    `sets`: first_step, last_step (exclusive), sublayers (None = plain decoding); `answers`: steps at which a new
+    `sets`: first_step, last_step (exclusive), sublayers (None = nothing was drafted); `answers`: steps at which a new
     answer begins; `num_steps` in all.
     """
 
@@ -52,19 +52,34 @@ class Timeline(NamedTuple):
 
 
 def skip_timeline(samples: pd.DataFrame, steps: pd.DataFrame, choices: pd.DataFrame) -> Timeline:
-    """Which sublayers each verify step of one run left out of its draft; steps are counted through the run."""
+    """Which sublayers each verify step of one run left out of its draft; steps are counted through the run.
+
+    Steps of an answer before its first choice are plain decoding where they drafted nothing, else the set before them.
+    """
     taken = own_steps(samples, steps)
     taken = taken.assign(place=range(len(taken)))
     starts = taken.groupby(list(KEY), sort=False)["place"].min()
-    made = expanded(_ordered(choices[choices["kind"] == "skip_set"], samples), ("sublayers", "reason"))
-    begin = made.merge(starts.rename("start").reset_index(), on=list(KEY))
-    # Standing rows say what an answer starts with; a search's choice counts from the next step on.
-    offset = np.where(begin["reason"].isin(STANDING), 0, 1)
-    begin = begin.assign(first_step=begin["start"] + begin["step"] + offset)
-    last = begin.drop_duplicates("first_step", keep="last")[["first_step", "sublayers"]].reset_index(drop=True)
-    ends = [*last["first_step"].tolist()[1:], len(taken)]
-    sets = last.assign(last_step=ends)[["first_step", "last_step", "sublayers"]]
+    made = _begun(_ordered(choices[choices["kind"] == "skip_set"], samples), starts)
+    for place in set(starts) - set(made):
+        until = min(first for first in [*made, *starts, len(taken)] if first > place)
+        if not (taken["num_tree_tokens"].iloc[place:until] > 0).any():
+            made[place] = None
+    firsts = sorted(made)
+    ends = [*firsts[1:], len(taken)][: len(firsts)]
+    sets = pd.DataFrame({"first_step": firsts, "last_step": ends}, dtype=int)
+    sets["sublayers"] = pd.Series([made[first] for first in firsts], dtype=object)
     return Timeline(sets[sets["first_step"] < sets["last_step"]].reset_index(drop=True), starts.tolist(), len(taken))
+
+
+def _begun(choices: pd.DataFrame, starts: pd.Series) -> dict[int, Any]:
+    """The sublayers of every choice by the first step that used it; of several the last.
+
+    Standing rows say what an answer starts with; a search's choice counts from the next step on.
+    """
+    made = expanded(choices, ("sublayers", "reason")).merge(starts.rename("start").reset_index(), on=list(KEY))
+    offset = np.where(made["reason"].isin(STANDING), 0, 1)
+    firsts = (made["start"] + made["step"] + offset).astype(int)
+    return dict(zip(firsts, made["sublayers"], strict=True))
 
 
 def predictions(samples: pd.DataFrame, steps: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specbench.figures.base import described, finished_runs, looks, together
-from specbench.figures.style import grid, legend, note, panels, styled
+from specbench.figures.style import grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 LEAST = 10  # drafted tokens that a drawn share rests on
@@ -19,7 +21,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
     return together([_places(run) for run in runs.to_dict("records")], f"no place with {LEAST} drafted tokens or more")
 
 
-def _places(run: dict) -> pd.DataFrame:
+def _places(run: dict[Any, Any]) -> pd.DataFrame:
     shares, counts = list(run["acceptance_by_position"]), list(run["drafted_by_position"])
     rows = pd.DataFrame({"position": range(1, len(shares) + 1), "acceptance": shares, "num_drafted": counts})
     return described(run, rows[rows["num_drafted"] >= LEAST])
@@ -38,7 +40,8 @@ def build(frame: pd.DataFrame) -> Figure:
                 axis.plot(own["position"], own["acceptance"], label=label, **look.of_line())
         axis.set(title=task, xlabel="place in the draft", ylim=(0.0, 1.03))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel("accepted / drafted at this place")
-    legend(figure, axes)
-    note(figure, f"a place counts as accepted when all before it were; shown from {LEAST} drafted tokens on")
+    axes[0].set_ylabel("share accepted")
+    legend(
+        figure, axes, remark=f"a place counts as accepted when all before it were; shown from {LEAST} drafted tokens on"
+    )
     return figure

@@ -10,8 +10,10 @@ from matplotlib.ticker import MaxNLocator
 from specbench.analysis.lengths import accepted_by_drafted
 from specbench.analysis.rows import own_steps
 from specbench.figures.base import RunRows, described, each_run, finished_runs, looks, together
-from specbench.figures.style import INK, grid, legend, note, panels, styled
+from specbench.figures.style import INK, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
+
+LEAST = 10  # steps that a drawn mean rests on
 
 
 def select(frozen: Frozen) -> pd.DataFrame:
@@ -22,7 +24,8 @@ def select(frozen: Frozen) -> pd.DataFrame:
 
 
 def _lengths(rows: RunRows) -> pd.DataFrame:
-    return described(rows.run, accepted_by_drafted(own_steps(rows.samples, rows.steps)))
+    table = accepted_by_drafted(own_steps(rows.samples, rows.steps))
+    return described(rows.run, table[table["num_steps"] >= LEAST])
 
 
 @styled
@@ -39,11 +42,15 @@ def build(frame: pd.DataFrame) -> Figure:
                 share = own["num_steps"].to_numpy(dtype=float) / own["num_steps"].sum()
                 x, y = own["drafted"].astype(float), own["mean_accepted"]
                 axis.plot(x, y, color=look.color, linestyle=look.line, linewidth=0.8)
-                axis.scatter(x, y, s=6 + 90 * share, color=look.color, marker=look.marker, alpha=0.8, linewidths=0.8)
+                axis.scatter(x, y, s=4 + 40 * share, color=look.color, marker=look.marker, alpha=0.8, linewidths=0.8)
                 axis.plot(np.nan, np.nan, label=label, **look.of_line())
-        axis.set(title=task, xlabel="drafted tokens", xlim=(0, longest + 0.7), ylim=(0, None))
+        axis.set(title=task, xlabel="drafted tokens", xlim=(0, longest + 0.7))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("mean accepted tokens")
-    legend(figure, axes)
-    note(figure, "area of a mark: share of the method's steps with this draft length")
+    from_zero(axes, "y")
+    legend(
+        figure,
+        axes,
+        remark=f"area of a mark: share of the method's steps with this draft length; from {LEAST} steps on",
+    )
     return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -98,6 +98,12 @@ def looks(frame: pd.DataFrame) -> dict[str, Look]:
     }
 
 
+def in_order(rows: pd.DataFrame, styles: Mapping[str, Look]) -> list[dict[Any, Any]]:
+    """The rows as records, in the order of the looks, so that legends have it too."""
+    places = {label: place for place, label in enumerate(styles)}
+    return rows.sort_values("label", key=lambda labels: labels.map(places), kind="stable").to_dict("records")
+
+
 def _order(row: dict[Any, Any]) -> tuple[Any, ...]:
     """By method, controller, then what the label adds, numbers in it as numbers."""
     methods, controllers = list(METHODS), list(CONTROLLERS)
@@ -127,9 +133,14 @@ def _panels(runs: pd.DataFrame) -> list[str]:
     return list(texts)
 
 
+def configured(runs: pd.DataFrame) -> list[str]:
+    """The columns that hold the runs' configuration."""
+    return [str(column) for column in runs if str(column).startswith("cfg.")]
+
+
 def _settings(runs: pd.DataFrame) -> pd.Series:
     """What tells runs of one method in one panel apart, for each run; "" where nothing does."""
-    keys = [key for key in runs if key.startswith("cfg.") and not key.removeprefix("cfg.").startswith(_NOT_SHOWN)]
+    keys = [key for key in configured(runs) if not key.removeprefix("cfg.").startswith(_NOT_SHOWN)]
     text = runs[keys].map(_text)
     differing = [key for key in keys if (text[key].groupby(runs["panel"]).nunique() > 1).any()]
     if not differing:

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.analysis.progress import cumulative_speedup, search_end
 from specbench.figures.base import RunRows, described, each_run, finished_runs, looks, together
-from specbench.figures.style import INK, grid, legend, note, panels, styled
+from specbench.figures.style import INK, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 LEAST = 3  # prompts that make a curve
@@ -44,10 +44,12 @@ def build(frame: pd.DataFrame) -> Figure:
             if pd.notna(end):
                 axis.axvline(end, color=look.color, linestyle=look.line, linewidth=0.7)
         axis.axhline(1.0, color=INK, linewidth=0.7, linestyle="--")
-        axis.set(title=task, xlabel="prompt", ylim=(0, None))
+        axis.set(title=task, xlabel="prompt")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("speedup so far")
-    legend(figure, axes)
-    if frame["search_end"].notna().any():
-        note(figure, "vertical line: the prompt in which this method's search ended")
+    from_zero(axes, "y")
+    remark = (
+        "vertical line: the prompt in which this method's search ended" if frame["search_end"].notna().any() else ""
+    )
+    legend(figure, axes, remark=remark)
     return figure

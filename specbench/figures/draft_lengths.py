@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from specbench.analysis.lengths import drafted_lengths, oracle_lengths
 from specbench.analysis.rows import own_steps
 from specbench.figures.base import NotEnoughData, RunRows, described, each_run, finished_runs, looks, together
-from specbench.figures.style import INK, Look, grid, legend, note, styled
+from specbench.figures.style import INK, Look, grid, legend, styled
 from specbench.results.frozen import Frozen
 
 
@@ -54,8 +54,11 @@ def build(frame: pd.DataFrame) -> Figure:
     for axis in axes[:: min(len(axes), 4)]:
         axis.set_ylabel("share of steps")
     axes[0].bar(0, 0, facecolor="#888888", edgecolor=INK, linewidth=0.5, label="drafted")
-    legend(figure, axes)
-    note(figure, f"{frame['panel'].iloc[0]}; the oracle drafts just what is accepted, no more than the run's longest")
+    legend(
+        figure,
+        axes,
+        remark=f"{frame['panel'].iloc[0]}; the oracle drafts just what is accepted, no more than the run's longest",
+    )
     return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.analysis.chances import auc_by_position, calibration, calibration_error, judged_tokens
 from specbench.analysis.rows import own_steps
 from specbench.figures.base import NAMES, NotEnoughData, RunRows, described, each_run, finished_runs, looks, together
-from specbench.figures.style import INK, Look, grid, legend, note, styled
+from specbench.figures.style import INK, Look, grid, legend, styled
 from specbench.results.frozen import Frozen
 
 LEAST = 20  # judged tokens that a drawn number rests on
@@ -58,8 +58,12 @@ def build(frame: pd.DataFrame) -> Figure:
         _auc(right, rows[rows["part"] == "auc"], look)
     left.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=":", label="calibrated")
     right.axhline(0.5, color=INK, linewidth=0.7, linestyle="--", label="knows nothing")
-    legend(figure, [left, right], columns=3)
-    note(figure, f"judged tokens of all tasks; bins and places with {LEAST} tokens or more")
+    legend(
+        figure,
+        [left, right],
+        columns=3,
+        remark=f"judged tokens of all tasks; bins and places with {LEAST} tokens or more",
+    )
     return figure
 
 
@@ -72,5 +76,5 @@ def _calibration(axis: Axes, rows: pd.DataFrame, look: Look) -> None:
 
 def _auc(axis: Axes, rows: pd.DataFrame, look: Look) -> None:
     axis.plot(rows["position"].astype(float), rows["auc"].astype(float), **look.of_line())
-    axis.set(xlabel="place in the draft", ylabel="AUC of accepted against rejected", ylim=(0, 1.03))
+    axis.set(xlabel="place in the draft", ylabel="AUC", ylim=(0, 1.03))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.figures.base import NotEnoughData
-from specbench.figures.style import ATTENTION, INK, MLP, grid, legend, note, styled
+from specbench.figures.style import ATTENTION, INK, MLP, from_zero, grid, legend, styled
 from specbench.results.frozen import Frozen
 
 _SHOWN = ["run_id", "profile", "model", "dtype", "threads", "cpu", "noisy", "context", "attention", "mlp", "head"]
@@ -37,11 +37,14 @@ def build(frame: pd.DataFrame) -> Figure:
         _passes(axes[2 * number], rows)
         _sublayers(axes[2 * number + 1], rows)
         first = rows.iloc[0]
-        axes[2 * number].set_title(f"{first['model']}, {first['dtype']}, {first['threads']} threads")
+        axes[2 * number].set_title(f"{first['model']}, {first['dtype']}, threads: {first['threads']}")
         axes[2 * number + 1].set_title("one layer in the fitted model")
-    legend(figure, axes, columns=3)
-    if frame["noisy"].astype(bool).any():
-        note(figure, "NOISY: two passes in a row never agreed within 20 %, or others used the machine")
+    remark = (
+        "NOISY: two passes in a row never agreed within 20 %, or others used the machine"
+        if frame["noisy"].astype(bool).any()
+        else ""
+    )
+    legend(figure, axes, columns=3, remark=remark)
     return figure
 
 
@@ -54,11 +57,15 @@ def _passes(axis: Axes, rows: pd.DataFrame) -> None:
     axis.plot(part["context"], 1e3 * part["fitted_s"], color=INK, marker="_", markersize=9, linestyle="none")
     axis.plot(whole["context"], 1e3 * whole["seconds"], "o", color="#0072B2", label="measured, whole model")
     axis.plot(part["context"], 1e3 * part["seconds"], "^", color="#D55E00", label="measured, parts left out")
-    axis.set(xlabel="context (tokens)", ylabel="one token's pass (ms)", xlim=(0, None), ylim=(0, None))
+    axis.set(xlabel="context (tokens)", ylabel="one token's pass (ms)")
+    from_zero([axis], "x")
+    from_zero([axis], "y")
 
 
 def _sublayers(axis: Axes, rows: pd.DataFrame) -> None:
     once = rows.drop_duplicates("context")
     for look, column in ((ATTENTION, "attention_s"), (MLP, "mlp_s")):
         axis.plot(once["context"], 1e6 * once[column], label=look.name, **look.of_line())
-    axis.set(xlabel="context (tokens)", ylabel="one sublayer (µs)", xlim=(0, None), ylim=(0, None))
+    axis.set(xlabel="context (tokens)", ylabel="one sublayer (µs)")
+    from_zero([axis], "x")
+    from_zero([axis], "y")

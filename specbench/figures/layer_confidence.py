@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.analysis.skipping import expanded
 from specbench.figures.base import RunRows, described, each_run, finished_runs, together
-from specbench.figures.style import grid, legend, styled
+from specbench.figures.style import from_zero, grid, legend, styled
 from specbench.results.frozen import Frozen
 
 MOST = 4  # choices side by side
@@ -52,11 +52,21 @@ def build(frame: pd.DataFrame) -> Figure:
         _confidences(axes[number], rows)
         _windows(axes[len(ids) + number], rows)
         first = rows.iloc[0]
-        axes[number].set_title(f"{first['label']}: {first['panel']}\nstep {first['step']}, λ = {first['lambda']:.2f}")
+        where = f"{first['panel']}, step {first['step']}, λ = {first['lambda']:.2f}"
+        axes[number].set_title("\n".join([*first["label"].split(", "), where]), fontsize="medium")
+        axes[number].set_ylim(*_limits(frame))
     axes[0].set_ylabel("standardised confidence")
     axes[len(ids)].set_ylabel("window (layers)")
+    from_zero(axes[len(ids) :], "y")
     legend(figure, axes)
     return figure
+
+
+def _limits(frame: pd.DataFrame) -> tuple[float, float]:
+    """The same for all choices, with a little room."""
+    values = frame[["z", "threshold"]].to_numpy(dtype=float)
+    room = 0.06 * (values.max() - values.min())
+    return float(values.min() - room), float(values.max() + room)
 
 
 def _confidences(axis: Axes, rows: pd.DataFrame) -> None:

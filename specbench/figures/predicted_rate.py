@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,7 +11,7 @@ from matplotlib.figure import Figure
 
 from specbench.analysis.progress import pooled_prediction, predictions
 from specbench.figures.base import RunRows, described, each_run, finished_runs, looks, together
-from specbench.figures.style import INK, Look, grid, legend, note, panels, styled
+from specbench.figures.style import INK, Look, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 LEAST = 8  # tokens that a drawn rate rests on
@@ -44,11 +46,19 @@ def build(frame: pd.DataFrame) -> Figure:
         axis.plot([0, most], [0, most], color=INK, linewidth=0.7, linestyle=":", label="as predicted")
         for label, look in styles.items():
             _points(axis, rows[rows["label"] == label], look, label)
-        _correlation(axis, rows)
-        axis.set(title=task, xlabel="predicted tokens / s", xlim=(0, most), ylim=(0, most), aspect="equal")
+        axis.set(
+            title="\n".join([task, *_correlations(rows)]),
+            xlabel="predicted tokens / s",
+            xlim=(0, most),
+            ylim=(0, most),
+            aspect="equal",
+        )
     axes[0].set_ylabel("measured tokens / s")
-    legend(figure, axes)
-    note(figure, f"faint: a skip set with {LEAST} tokens or more; full: a run; time of the searches left out")
+    legend(
+        figure,
+        axes,
+        remark=f"faint: a skip set with {LEAST} tokens or more; full: a run; time of the searches left out",
+    )
     return figure
 
 
@@ -56,11 +66,11 @@ def _points(axis: Axes, rows: pd.DataFrame, look: Look, label: str) -> None:
     sets, runs = rows[rows["part"] == "set"], rows[rows["part"] == "run"]
     axis.plot(sets["predicted"].astype(float), sets["measured"], alpha=0.35, markersize=2.5, **look.of_point())
     if len(runs):
-        outline = {"markeredgecolor": INK, "markeredgewidth": 0.5, "markersize": 6}
+        outline: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.5, "markersize": 6}
         axis.plot(runs["predicted"].astype(float), runs["measured"], label=label, **look.of_point(), **outline)
 
 
-def _correlation(axis: Axes, rows: pd.DataFrame) -> None:
+def _correlations(rows: pd.DataFrame) -> list[str]:
     """Pearson's r over sets, and over runs where there are several."""
     lines = []
     for part in ("set", "run"):
@@ -68,4 +78,4 @@ def _correlation(axis: Axes, rows: pd.DataFrame) -> None:
         x, y = (own[name].to_numpy(dtype=float) for name in ("predicted", "measured"))
         if len(own) > 2 and x.std() > 0 and y.std() > 0:
             lines.append(f"r = {np.corrcoef(x, y)[0, 1]:.2f} over {len(own)} {part}s")
-    axis.text(0.04, 0.96, "\n".join(lines), transform=axis.transAxes, va="top", fontsize="small")
+    return lines

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.analysis.theory import curve_of, prediction
-from specbench.figures.base import NAMES, NotEnoughData, finished_runs, looks
-from specbench.figures.style import INK, grid, legend, note, panels, styled
+from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks
+from specbench.figures.style import INK, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 _NUMBERS = ["predicted_speedup", "walltime_speedup", "ci_low", "ci_high"]
@@ -24,7 +26,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
     return runs[[*NAMES, *_NUMBERS]]
 
 
-def _known(run: dict) -> dict:
+def _known(run: dict[Any, Any]) -> dict[Any, Any]:
     histogram = run.get("verify_rows_histogram")
     return {**run, "verify_rows_histogram": None if isinstance(histogram, float) else histogram}
 
@@ -38,7 +40,7 @@ def build(frame: pd.DataFrame) -> Figure:
     for axis, task in zip(axes, tasks, strict=True):
         axis.plot([0, most], [0, most], color=INK, linewidth=0.7, linestyle=":", label="as predicted")
         axis.axhline(1.0, color=INK, linewidth=0.6, linestyle="--")
-        for row in frame[frame["panel"] == task].to_dict("records"):
+        for row in in_order(frame[frame["panel"] == task], styles):
             look, speedup = styles[row["label"]], row["walltime_speedup"]
             error = None
             if pd.notna(row["ci_low"]) and pd.notna(row["ci_high"]):
@@ -48,6 +50,5 @@ def build(frame: pd.DataFrame) -> Figure:
             )
         axis.set(title=task, xlabel="predicted speedup", xlim=(0, most), ylim=(0, most), aspect="equal")
     axes[0].set_ylabel("measured speedup")
-    legend(figure, axes)
-    note(figure, "predicted = mat / (k c + t(1+k)/t(1)): host and adapt time are not in it")
+    legend(figure, axes, remark="predicted = mat / (k c + t(1+k)/t(1)): host and adapt time are not in it")
     return figure

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.figures.base import NAMES, NotEnoughData, finished_runs, looks
-from specbench.figures.style import FAINT, INK, grid, legend, note, panels, styled
+from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks
+from specbench.figures.style import FAINT, INK, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 _NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "score_name", "score", "baseline_score", "score_low", "score_high"]
@@ -16,6 +18,7 @@ _NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "score_name", "score", "bas
 def select(frozen: Frozen) -> pd.DataFrame:
     """One row a timed run of a task with a score: its first score, AR's, and the interval of the difference on it."""
     runs = finished_runs(frozen, "walltime_speedup")
+    runs = runs[runs["method"] != "ar"]  # AR is the dashed lines
     rows = [_scored(run) for run in runs.to_dict("records")]
     frame = pd.DataFrame([row for row in rows if row is not None], columns=[*NAMES, *_NUMBERS])
     if frame.empty:
@@ -23,22 +26,25 @@ def select(frozen: Frozen) -> pd.DataFrame:
     return frame
 
 
-def _scored(run: dict) -> dict | None:
+def _scored(run: dict[Any, Any]) -> dict[Any, Any] | None:
     names = [key.removeprefix("scores.") for key, value in run.items() if key.startswith("scores.") and pd.notna(value)]
     if not names:
         return None
     name = names[0]
     baseline = run.get(f"baseline_scores.{name}")
     low, high = (run.get(f"score_deltas.{name}.{side}") for side in ("ci_low", "ci_high"))
-    known = baseline is not None and pd.notna(baseline) and low is not None and pd.notna(low)
     return {
         **run,
         "score_name": name,
         "score": run[f"scores.{name}"],
         "baseline_score": baseline,
-        "score_low": baseline + low if known else None,
-        "score_high": baseline + high if known else None,
+        "score_low": _sum(baseline, low),
+        "score_high": _sum(baseline, high),
     }
+
+
+def _sum(score: float | None, delta: float | None) -> float | None:
+    return None if score is None or delta is None else float(score + delta)
 
 
 @styled
@@ -49,7 +55,7 @@ def build(frame: pd.DataFrame) -> Figure:
     for axis, task in zip(axes, tasks, strict=True):
         rows = frame[frame["panel"] == task]
         _front(axis, rows)
-        for row in rows.to_dict("records"):
+        for row in in_order(rows, styles):
             axis.errorbar(
                 row["walltime_speedup"],
                 row["score"],
@@ -61,11 +67,11 @@ def build(frame: pd.DataFrame) -> Figure:
             )
         if rows["baseline_score"].notna().any():
             axis.axhline(float(rows["baseline_score"].dropna().median()), color=INK, linewidth=0.7, linestyle="--")
-        axis.axvline(1.0, color=INK, linewidth=0.7, linestyle="--", label="AR")
-        axis.set(title=task, xlabel="speedup over AR", ylabel=rows["score_name"].iloc[0], xlim=(0, None))
+        axis.axvline(1.0, color=INK, linewidth=0.7, linestyle="--")
+        axis.set(title=task, xlabel="speedup over AR", ylabel=rows["score_name"].iloc[0])
         axis.set_ylim(0, min(1.03, max(0.1, 1.25 * axis.get_ylim()[1])))
-    legend(figure, axes)
-    note(figure, "dashed: AR; vertical whiskers: the paired difference from AR's score")
+    from_zero(axes, "x")
+    legend(figure, axes, remark="dashed: AR; vertical whiskers: the paired difference from AR's score")
     return figure
 
 
@@ -79,10 +85,18 @@ def front(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _front(axis: Axes, rows: pd.DataFrame) -> None:
     kept = front(rows)
-    axis.step(kept["walltime_speedup"], kept["score"], where="pre", color=FAINT, linewidth=2.5, zorder=1)
+    axis.step(
+        kept["walltime_speedup"],
+        kept["score"],
+        where="pre",
+        color=FAINT,
+        linewidth=2.5,
+        zorder=1,
+        label="beaten in neither",
+    )
 
 
-def _error(row: dict, value: str, low: str, high: str) -> list[list[float]] | None:
+def _error(row: dict[Any, Any], value: str, low: str, high: str) -> list[list[float]] | None:
     if pd.isna(row[low]) or pd.isna(row[high]):
         return None
     return [[max(0.0, row[value] - row[low])], [max(0.0, row[high] - row[value])]]

@@ -45,11 +45,11 @@ def save(drawn: Drawn, folder: Path, runs: pd.DataFrame, origin: Mapping[str, An
 def provenance(drawn: Drawn, runs: pd.DataFrame) -> dict[str, Any]:
     """Runs that are drawn (with commit, load and machine), and the versions that drew them."""
     ids = sorted({run_id for cell in drawn.frame["run_id"].unique() for run_id in str(cell).split()})
-    known = runs.set_index("run_id")
+    known = {row["run_id"]: row for row in runs.to_dict("records")}
     return {
         "figure": drawn.name,
         "num_rows": len(drawn.frame),
-        "runs": {run_id: _run(known.loc[run_id]) if run_id in known.index else {} for run_id in ids},
+        "runs": {run_id: _run(known.get(run_id, {})) for run_id in ids},
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
@@ -57,8 +57,8 @@ def provenance(drawn: Drawn, runs: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _run(row: pd.Series) -> dict[str, Any]:
-    return {key: _plain(row[key]) for key in _RUN_KEYS if key in row.index}
+def _run(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {key: _plain(row[key]) for key in _RUN_KEYS if key in row}
 
 
 def _plain(value: Any) -> Any:

@@ -9,12 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from specbench.analysis.progress import skip_timeline
 from specbench.figures.base import NotEnoughData, RunRows, described, each_run, finished_runs, named, together
-from specbench.figures.style import FAINT, INK, grid, styled
+from specbench.figures.style import FAINT, INK, grid, legend, styled
 from specbench.results.frozen import Frozen
 from specbench.results.summary import load_choices, load_runs, load_samples, load_steps
 
@@ -23,12 +22,19 @@ _KEPT, _SKIPPED = "#F2F2F2", "#882255"
 
 
 def select(frozen: Frozen) -> pd.DataFrame:
-    """One row a skip set and the steps it stood for, of the runs with the most different sets (MOST_RUNS at most)."""
+    """One row a skip set and the steps it stood for, of at most MOST_RUNS runs: of every method its most changeful."""
     runs = finished_runs(frozen, "num_choices")
     frames = [run_frame(rows) for rows in each_run(frozen, runs) if not rows.choices.empty]
     frames = [frame for frame in frames if frame["sublayers"].notna().any()]
-    by_changes = sorted(frames, key=lambda frame: -frame["sublayers"].astype(str).nunique())
-    return together(by_changes[:MOST_RUNS], "no run of a method that chooses layers (knapspec, confl, ...)")
+    return together(_various(frames)[:MOST_RUNS], "no run of a method that chooses layers (knapspec, confl, ...)")
+
+
+def _various(frames: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The run with the most different sets of every label first, then the second ones."""
+    found = sorted(frames, key=lambda frame: -frame["sublayers"].astype(str).nunique())
+    labels = pd.Series([frame["label"].iloc[0] for frame in found], dtype=object)
+    rank = labels.groupby(labels).cumcount().sort_values(kind="stable")
+    return [found[place] for place in rank.index]
 
 
 def run_frame(rows: RunRows) -> pd.DataFrame:
@@ -37,8 +43,8 @@ def run_frame(rows: RunRows) -> pd.DataFrame:
     `answers` are the steps at which answers begin.
     """
     timeline = skip_timeline(rows.samples, rows.steps, rows.choices)
-    sets = timeline.sets.assign(num_steps=timeline.num_steps, answers=[list(timeline.answers)] * len(timeline.sets))
-    return described(rows.run, sets)
+    answers = pd.Series([list(timeline.answers)] * len(timeline.sets), dtype=object)
+    return described(rows.run, timeline.sets.assign(num_steps=timeline.num_steps, answers=answers))
 
 
 def folder_frame(run_dir: Path) -> pd.DataFrame:
@@ -46,7 +52,7 @@ def folder_frame(run_dir: Path) -> pd.DataFrame:
     choices = load_choices(run_dir)
     if choices.empty:
         raise NotEnoughData(f"{run_dir.name} chose no layers")
-    run = named(load_runs(run_dir)).iloc[0].to_dict()
+    run = {str(key): value for key, value in named(load_runs(run_dir)).iloc[0].items()}
     return run_frame(RunRows(run, load_samples(run_dir), load_steps(run_dir), choices))
 
 
@@ -61,11 +67,10 @@ def build(frame: pd.DataFrame) -> Figure:
         _heat(axis, rows, 2 * ((count + 1) // 2))
         axis.set_title(f"{rows['label'].iloc[0]}: {rows['panel'].iloc[0]}", pad=8)
         axis.set(xlabel="verify step of the run", ylabel="sublayer (2l attention, 2l+1 MLP)")
-    patches = [
-        Patch(facecolor=color, edgecolor=INK, linewidth=0.5, label=name, hatch=hatch)
-        for name, color, hatch in (("left out", _SKIPPED, ""), ("in the draft", _KEPT, ""), ("no draft", FAINT, "//"))
-    ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=3)
+    for name, color, hatch in (("left out", _SKIPPED, ""), ("in the draft", _KEPT, ""), ("no draft", FAINT, "//")):
+        axes[0].fill_between([], [], facecolor=color, edgecolor=INK, linewidth=0.5, hatch=hatch, label=name)
+    remark = "ticks above: a new answer begins; sublayers above the highest one ever left out are not shown"
+    legend(figure, axes, remark=remark)
     return figure
 
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.analysis.skipping import STANDING, expanded
 from specbench.figures.base import NotEnoughData, RunRows, described, each_run, finished_runs, looks, together
-from specbench.figures.style import ATTENTION, MLP, grid, legend, note, styled
+from specbench.figures.style import ATTENTION, MLP, from_zero, grid, legend, styled
 from specbench.results.frozen import Frozen
 
 _COUNTS = {"num_attention_skipped": ATTENTION, "num_mlp_skipped": MLP}
@@ -47,8 +47,9 @@ def build(frame: pd.DataFrame) -> Figure:
             axis.plot([], [], label=look.name, **look.of_line())
         axis.set(title=label, xlabel="context (tokens)", ylim=(-0.5, 0.5 + frame[list(_COUNTS)].max().max()))
         axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_xlim(left=0)
     axes[0].set_ylabel("sublayers left out")
-    legend(figure, axes)
-    note(figure, "one point a skip set chosen while decoding; lines: medians over quarters of the contexts")
+    from_zero(axes, "x")
+    legend(
+        figure, axes, remark="one point a skip set chosen while decoding; lines: medians over quarters of the contexts"
+    )
     return figure

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from specbench.figures.base import NAMES, finished_runs, looks
-from specbench.figures.style import INK, Look, grid, note, panels, styled
+from specbench.figures.style import INK, Look, from_zero, grid, note, panels, styled
 from specbench.results.frozen import Frozen
 
 _NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "num_measured"]
@@ -24,11 +25,13 @@ def select(frozen: Frozen) -> pd.DataFrame:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task, one bar a method, from zero; the line at 1 is AR."""
     styles, tasks = looks(frame), panels(frame)
-    figure, axes = grid(len(tasks), height=0.5 + 0.19 * len(styles))
+    figure, axes = grid(len(tasks), height=0.75 + 0.17 * len(styles))
     for axis, task in zip(axes, tasks, strict=True):
         _bars(axis, frame[frame["panel"] == task], styles)
         axis.set_title(task)
         axis.set_xlabel("speedup over AR")
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+    from_zero(axes, "x")
     if frame["ci_low"].isna().any():
         note(figure, "bars without whiskers: fewer than 8 conversations")
     return figure
@@ -45,5 +48,4 @@ def _bars(axis: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
     axis.axvline(1.0, color=INK, linewidth=0.8, linestyle="--")
     axis.set_yticks(list(places.values()), [styles[label].name for label in places])
     axis.set_ylim(len(places) - 0.4, -0.6)
-    axis.set_xlim(left=0.0)
     axis.grid(visible=False, axis="y")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -36,7 +38,7 @@ def _reasons(rows: RunRows) -> pd.DataFrame:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task, one bar of 100 % a policy."""
     styles, tasks = looks(frame), panels(frame)
-    figure, axes = grid(len(tasks), height=0.5 + 0.19 * len(styles))
+    figure, axes = grid(len(tasks), height=0.75 + 0.17 * len(styles))
     places = {label: place for place, label in enumerate(styles)}
     reasons = [*(name for name in _KNOWN if name in set(frame["stop_reason"])), "other"]
     grouped = frame.assign(reason=frame["stop_reason"].where(frame["stop_reason"].isin(list(_KNOWN)), "other"))
@@ -47,7 +49,7 @@ def build(frame: pd.DataFrame) -> Figure:
         for reason in (reason for reason in reasons if reason in own):
             name, color, hatch = _KNOWN.get(reason, _OTHER)
             y = [places[label] for label in own.index]
-            look = {"facecolor": color, "hatch": hatch, "edgecolor": INK, "linewidth": 0.5}
+            look: dict[str, Any] = {"facecolor": color, "hatch": hatch, "edgecolor": INK, "linewidth": 0.5}
             axis.barh(y, own[reason], left=left, height=0.75, label=name, **look)
             left = left + own[reason]
         axis.set_yticks(list(places.values()), [styles[label].name for label in places])

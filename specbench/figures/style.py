@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextvars
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,6 +49,8 @@ class Look:
 
 INK = "#222222"
 FAINT = "#BBBBBB"
+_REMARK = "#555555"
+_HANDLE = 2.6  # length of a legend's line, in units of its size
 _DOTS: Dash = (0, (1, 1.2))
 _LONG: Dash = (0, (6, 1.5))
 _DASH_DOTS: Dash = (0, (4, 1, 1, 1, 1, 1))
@@ -128,7 +131,7 @@ def published(method: str) -> tuple[str, str]:
 
 def variant(look: Look, number: int, count: int, name: str) -> Look:
     """One of several settings of a method: its colour, lighter from the first to the last, and marks of its own."""
-    light = 0.6 * number / max(count - 1, 1)
+    light = 0.5 * number / max(count - 1, 1)
     red, green, blue = (part + (1 - part) * light for part in to_rgb(look.color))
     markers, lines, hatches = (marks[number % len(marks)] for marks in _VARIANTS)
     return Look(name, (red, green, blue), markers, lines, hatches)
@@ -167,7 +170,7 @@ def venue(name: str) -> Iterator[None]:
         _venue.reset(token)
 
 
-def settings() -> dict[str, Any]:
+def settings() -> dict[Any, Any]:
     """The rc parameters of all figures."""
     points = _venue.get().points
     return {
@@ -221,27 +224,66 @@ def grid(
     for unused in axes[count:]:
         unused.remove()
     shown = list(axes[:count])
-    for above in shown[max(0, count - columns) : (rows - 1) * columns]:
-        above.tick_params(labelbottom=True)  # nothing stands below it
+    for axis in shown:
+        axis.tick_params(labelbottom=True)
     return figure, shown
 
 
-def legend(figure: Figure, axes: Sequence[Axes], *, columns: int = 4) -> None:
-    """One legend below all panels, each label once."""
+def from_zero(axes: Sequence[Axes], along: str) -> None:
+    """Let the axis `along` (x or y) of all panels begin at zero and end a little behind the largest value of any."""
+    most = max(float(getattr(axis.dataLim, f"{along}1")) for axis in axes)
+    for axis in axes:
+        axis.set(**{f"{along}lim": (0.0, 1.05 * most if most > 0 else 1.0)})
+
+
+def legend(figure: Figure, axes: Sequence[Axes], *, columns: int = 5, remark: str = "") -> None:
+    """One legend below all panels, each label once; `remark`: what a reader must know to read it rightly."""
     found: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         found |= dict(zip(labels, handles, strict=True))
-    if found:
-        columns = min(columns, len(found))
-        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, handlelength=2.6)
+    columns = max(1, min(columns, len(found), _fitting(figure, found)))
+    below = figure.legend(
+        list(found.values()),
+        list(found),
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=_HANDLE,
+        columnspacing=1.5,
+        title=_wrapped(figure, remark) or None,
+        title_fontproperties={"size": _remark_points()},
+    )
+    below.get_title().set_color(_REMARK)
+    below.get_title().set_multialignment("center")
+    _make_room(figure, math.ceil(len(found) / columns) + len(_wrapped(figure, remark).splitlines()) + 1)
+
+
+def note(figure: Figure, text: str) -> None:
+    """The remark of a figure without a legend, below it."""
+    figure.supxlabel(_wrapped(figure, text), fontsize=_remark_points(), color=_REMARK)
+    _make_room(figure, len(_wrapped(figure, text).splitlines()))
+
+
+def _make_room(figure: Figure, lines: int) -> None:
+    """What stands below the panels must not make them smaller."""
+    figure.set_figheight(figure.get_figheight() + lines * 1.45 * (_venue.get().points - 1) / 72)
+
+
+def _remark_points() -> float:
+    return _venue.get().points - 1.5
+
+
+def _fitting(figure: Figure, labels: Iterable[str]) -> int:
+    """How many columns of a legend fit below a figure; a letter is about 0.55 points wide per point of size."""
+    points = _venue.get().points - 1
+    widest = max((len(label) for label in labels), default=0)
+    return int(figure.get_figwidth() * 72 / (points * (0.55 * widest + _HANDLE + 2.3)))
+
+
+def _wrapped(figure: Figure, text: str) -> str:
+    return textwrap.fill(text, int(figure.get_figwidth() * 72 / (0.52 * _remark_points())))
 
 
 def panels(frame: pd.DataFrame) -> list[str]:
     """The panels of a frame in the order of their names."""
     return sorted(frame["panel"].unique())
-
-
-def note(figure: Figure, text: str) -> None:
-    """One faint line below a figure: what a reader must know to read it rightly."""
-    figure.supxlabel(text, fontsize=_venue.get().points - 1.5, color="#555555")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.figures.base import CONTEXT, NAMES, NotEnoughData, finished_runs
-from specbench.figures.style import INK, Look, grid, legend, look_of, note, styled, variant
+from specbench.figures.base import CONTEXT, NAMES, NotEnoughData, configured, finished_runs
+from specbench.figures.style import INK, Look, from_zero, grid, legend, look_of, styled, variant
 from specbench.results.frozen import Frozen
 
 LEAST = 3  # values that make a sweep
@@ -43,7 +45,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
 def _swept(runs: pd.DataFrame) -> dict[str, set[float]]:
     """Numeric settings of one method with LEAST values or more on one task."""
     named = {part.partition("=")[0] for label in runs["label"] for part in label.split(", ")[1:]}
-    keys = [key for key in runs if key.startswith("cfg.") and (key.rpartition(".")[2] in named or key == CONTEXT)]
+    keys = [key for key in configured(runs) if key.rpartition(".")[2] in named or key == CONTEXT]
     found = {}
     for key in keys:
         values = pd.to_numeric(runs[key], errors="coerce")
@@ -52,10 +54,10 @@ def _swept(runs: pd.DataFrame) -> dict[str, set[float]]:
     return found
 
 
-def _line(run: dict, key: str) -> str:
+def _line(run: dict[Any, Any], key: str) -> str:
     """Who or what a line is: the method over contexts, the panel over a setting, and what else differs."""
     if key == CONTEXT:
-        return run["label"]
+        return str(run["label"])
     name = key.rpartition(".")[2]
     others = [part for part in run["label"].split(", ")[1:] if not part.startswith(f"{name}=")]
     return ", ".join([run["panel"], *others])
@@ -70,29 +72,31 @@ def _left_out(runs: pd.DataFrame) -> pd.Series:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a number, one line a task (or a method, over contexts)."""
     shown = [name for name in _SHOWN if frame[name].notna().any()]
-    figure, axes = grid(len(shown), height=2.1, most=2 if len(shown) == 4 else 3, share_y=False)
+    figure, axes = grid(len(shown), height=1.8, most=2 if len(shown) == 4 else 3, share_y=False)
     styles, setting = _looks(frame), frame["setting"].iloc[0]
     for axis, name in zip(axes, shown, strict=True):
         for line, look in styles.items():
             rows = frame[frame["line"] == line]
             axis.plot(rows["value"], rows[name].astype(float), label=line, **look.of_line())
-        most = 1.03 if name == "acceptance_rate" else None
-        axis.set(xlabel=_LABELS.get(setting, setting), ylabel=_SHOWN[name], ylim=(0, most))
+        axis.set(xlabel=_LABELS.get(setting, setting), ylabel=_SHOWN[name])
     _intervals(axes[0], frame, styles)
-    legend(figure, axes, columns=3)
-    if frame["ci_low"].isna().any():
-        note(figure, "speedups without whiskers: fewer than 8 conversations")
+    for axis in axes:
+        from_zero([axis], "y")
+    remark = "speedups without whiskers: fewer than 8 conversations" if frame["ci_low"].isna().any() else ""
+    legend(figure, axes, columns=3, remark=remark)
     return figure
 
 
 def _looks(frame: pd.DataFrame) -> dict[str, Look]:
     """Methods look like themselves; lines of one method differ from dark to light."""
     by_look = frame.drop_duplicates("line").groupby("look", sort=False)["line"].agg(list)
-    return {
-        line: look_of(key) if len(by_look) > 1 and len(lines) == 1 else variant(look_of(key), number, len(lines), line)
-        for key, lines in by_look.items()
-        for number, line in enumerate(lines)
-    }
+    found = {}
+    for key, lines in by_look.items():
+        own = look_of(str(key))
+        alone = len(by_look) > 1 and len(lines) == 1
+        for number, line in enumerate(lines):
+            found[line] = own if alone else variant(own, number, len(lines), line)
+    return found
 
 
 def _intervals(axis: Axes, frame: pd.DataFrame, styles: dict[str, Look]) -> None:

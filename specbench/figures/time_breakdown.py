@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.analysis.speed import PHASES as COLUMNS
 from specbench.figures.base import described, finished_runs, looks, together
-from specbench.figures.style import INK, PHASES, Look, grid, legend, panels, styled
+from specbench.figures.style import INK, PHASES, Look, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 _SHARES = [f"{name.removesuffix('_s')}_share" for name in COLUMNS]
@@ -20,7 +22,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
     return together([_phases(run) for run in runs.to_dict("records")], "no timed runs with phases")
 
 
-def _phases(run: dict) -> pd.DataFrame:
+def _phases(run: dict[Any, Any]) -> pd.DataFrame:
     baseline = run.get("baseline_tpot_s")
     rows = pd.DataFrame(
         {
@@ -36,11 +38,12 @@ def _phases(run: dict) -> pd.DataFrame:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task, one stacked bar a method, from zero; the tick on a bar is its own AR's time a token."""
     styles, tasks = looks(frame), panels(frame)
-    figure, axes = grid(len(tasks), height=0.5 + 0.19 * len(styles))
+    figure, axes = grid(len(tasks), height=0.75 + 0.17 * len(styles))
     for axis, task in zip(axes, tasks, strict=True):
         _stacks(axis, frame[frame["panel"] == task], styles)
-        axis.set(title=task, xlabel="ms a token", xlim=(0, None), ylim=(len(styles) - 0.4, -0.6))
-    legend(figure, axes, columns=5)
+        axis.set(title=task, xlabel="ms a token", ylim=(len(styles) - 0.4, -0.6))
+    from_zero(axes, "x")
+    legend(figure, axes)
     return figure
 
 

@@ -61,6 +61,26 @@ def test_sets_over_the_steps_of_a_run() -> None:
     assert timeline.sets["sublayers"].tolist() == [[2], [4, 5], [4, 5], None]
 
 
+def test_steps_before_the_first_choice_are_plain_where_nothing_was_drafted() -> None:
+    rows = [step("x", index, num_tree_tokens=4 * (index > 1)) for index in range(4)]
+    made = choices(("x", 1, {"reason": "search", "sublayers": [2]}))
+    timeline = skip_timeline(answers("x"), frame(rows, "steps"), made)
+    assert timeline.sets["sublayers"].tolist() == [None, [2]]
+    assert timeline.sets["first_step"].tolist() == [0, 2]
+
+
+def test_an_answer_that_drafts_without_a_choice_of_its_own_keeps_the_set() -> None:
+    made = choices(("x", 0, {"reason": "search", "sublayers": [2]}))
+    timeline = skip_timeline(answers("x", "y"), steps_of("x", "y"), made)
+    assert timeline.sets[["first_step", "last_step"]].to_numpy().tolist() == [[1, 6]]
+
+
+def test_choices_of_answers_that_do_not_count_give_no_sets() -> None:
+    made = choices(("gone", 0, {"reason": "search", "sublayers": [2]}))
+    timeline = skip_timeline(answers("x"), steps_of("y"), made)
+    assert (len(timeline.sets), timeline.num_steps) == (0, 0)
+
+
 def test_a_set_that_no_step_used_is_left_out() -> None:
     made = choices(("x", 0, {"reason": "initial", "sublayers": [2]}), ("x", 2, {"reason": "limit", "sublayers": [3]}))
     timeline = skip_timeline(answers("x"), steps_of("x"), made)

@@ -100,6 +100,7 @@ def test_bars_begin_at_zero_and_end_at_the_speedup(frozen: Frozen) -> None:
         assert sorted(bar.get_width() for bar in axis.patches) == pytest.approx(sorted(rows["walltime_speedup"]))
         assert {bar.get_x() for bar in axis.patches} == {0.0}
         assert axis.get_xlim()[0] == 0.0
+        assert axis.get_xlim()[1] > frame[["walltime_speedup", "ci_high"]].max().max()  # the same axis for all
     assert "fewer than 8" in figure.get_supxlabel()  # pld has 4 samples
 
 
