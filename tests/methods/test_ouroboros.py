@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -105,16 +106,21 @@ def drafts(found: Generation, prompt: tuple[int, ...] = LOOP) -> list[tuple[list
     return [(text[: step.context_length], step.draft_tokens[: step.num_draft_tokens]) for step in steps]
 
 
-@pytest.mark.parametrize("variant", ["library", "spec_bench"])
-@pytest.mark.parametrize("bonus", [True, False])
-@pytest.mark.parametrize("controller", CONTROLLERS.values(), ids=CONTROLLERS)
-def test_both_caches_hold_what_was_committed(controller: Any, bonus: bool, variant: str) -> None:
-    found = run(watched(ouroboros(controller(), bonus=bonus, variant=variant)))
+def mixes() -> list[Any]:
+    """Every controller, bonus and variant; those in which each value occurs run always, the others when slow."""
+    quick = [("fixed", True, "library"), ("heuristic", False, "spec_bench"), ("confidence", False, "library")]
+    every = itertools.product(CONTROLLERS, (True, False), ("library", "spec_bench"))
+    return [pytest.param(*mix, marks=() if mix in quick else pytest.mark.slow) for mix in every]
+
+
+@pytest.mark.parametrize(("controller", "bonus", "variant"), mixes())
+def test_both_caches_hold_what_was_committed(controller: str, bonus: bool, variant: str) -> None:
+    found = run(watched(ouroboros(CONTROLLERS[controller](), bonus=bonus, variant=variant)))
     assert found.tokens == ar_tokens(COUNT, LOOP)
     assert any(step.num_accepted_spine < (step.num_draft_tokens or 0) for step in found.steps or ())
     zeros = (256, *(0,) * 12)
-    repeating = watched(ouroboros(controller(), tiny_draft("zero"), bonus=bonus, variant=variant))
-    found = run(repeating, zeros, "zero")
+    drafter = ouroboros(CONTROLLERS[controller](), tiny_draft("zero"), bonus=bonus, variant=variant)
+    found = run(watched(drafter), zeros, "zero")
     assert found.tokens == ar_tokens(COUNT, zeros, "zero")
     assert any(step.num_accepted > step.num_accepted_spine for step in found.steps or ())  # a phrase was right
 
