@@ -64,6 +64,7 @@ def test_too_little_text_gives_no_set(tmp_path, cache):
         search(session, ordered_samples(session.config, make_task(session.config)))
 
 
+@pytest.mark.slow
 def test_a_set_is_measured_on_other_samples(tmp_path, cache):
     session = session_of(tmp_path, cache, "method=swift")
     samples = ordered_samples(session.config, make_task(session.config))

@@ -83,6 +83,7 @@ def test_other_kinds_learn_from_the_same_steps(start: Any, own_cache: Path, capl
     assert len(list((own_cache / "controllers" / "made").glob("steps-*"))) == 1
 
 
+@pytest.mark.slow
 def test_another_setting_gets_a_gate_of_its_own(start: Any) -> None:
     greedy, drawn, phrases = (
         used(start(*words))[0]["path"]

@@ -41,7 +41,16 @@ def assert_same_steps(replayed, real) -> None:
     assert replayed.summary["mat"] == real.summary["mat"]
 
 
-@pytest.mark.parametrize(("variant", "length"), [("plain", 1), ("plain", 3), ("plain", 9), ("zero", 5), ("eos", 5)])
+@pytest.mark.parametrize(
+    ("variant", "length"),
+    [
+        ("plain", 3),
+        ("eos", 5),
+        pytest.param("plain", 1, marks=pytest.mark.slow),
+        pytest.param("plain", 9, marks=pytest.mark.slow),
+        pytest.param("zero", 5, marks=pytest.mark.slow),
+    ],
+)
 def test_a_replay_takes_the_steps_of_the_real_loop(measure, variant, length):
     words = (
         *WORDS,
@@ -67,7 +76,9 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("converter", ["none", "transmla", "svd"])
+@pytest.mark.parametrize(
+    "converter", [pytest.param("none", marks=pytest.mark.slow), "transmla", pytest.param("svd", marks=pytest.mark.slow)]
+)
 def test_a_converted_draft_takes_the_same_steps(measure, converter):
     """One pass over the answer reads keys and values in full, the real loop reads latents token by token."""
     words = (*WORDS[1:], *SMALL, f"method.converter={converter}", "method.controller.num_draft_tokens=4")
