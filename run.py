@@ -7,11 +7,18 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from specbench.config import RunConfig, command, run_job
+from specbench.config import RunConfig, command, is_known, run_job
 
 
 def measure(config: RunConfig) -> float | None:
-    """Run one job; torch is imported here and no earlier, so that --help and tab completion stay fast."""
+    """Run one job; torch is imported here and no earlier, so that --help and tab completion stay fast.
+
+    A model that cannot be had is told before that, unless the job may be done already.
+    """
+    from specbench.models.hub import check_hub
+
+    if not (config.dry_run or is_known(config)):
+        check_hub(config.model.sources, needed=config.needed_models)
     from specbench.runner import run
 
     objective: float | None = run(config)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from specbench.config.root import RunConfig
@@ -53,6 +54,12 @@ def run_id(config: RunConfig) -> str:
     """
     names = (config.model.name, config.method.name, config.task.name)
     return _named(names, semantic(config))
+
+
+def is_known(config: RunConfig) -> bool:
+    """Whether a folder of the results may be of this run; its id takes the device, which takes a slow import."""
+    prefix = run_id(config).rpartition("-")[0]
+    return any((Path(config.paths.results_dir) / "runs").glob(f"{prefix}-*"))
 
 
 def job_key(config: Mapping[str, Any]) -> str:

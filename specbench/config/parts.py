@@ -49,6 +49,14 @@ class ModelConfig:
             raise ConfigError(f"model.template_date={self.template_date}: must be a date like '26 Jul 2024'") from None
 
     @property
+    def sources(self) -> dict[str, tuple[str | None, str | None]]:
+        """Key -> what it names, and in which revision."""
+        return {
+            "model.target": (self.target, self.target_revision),
+            "model.draft": (self.draft, self.draft_revision),
+        }
+
+    @property
     def template_day(self) -> datetime.date:
         """`template_date` as a date; ValueError where it is none."""
         return datetime.datetime.strptime(self.template_date, "%d %b %Y").date()

@@ -86,6 +86,11 @@ class RunConfig:
         if self.sampling.temperature > 0:
             raise ConfigError(f"{given}: is exact for greedy decoding only; set sampling.temperature=0")
 
+    @property
+    def needed_models(self) -> list[str]:
+        """Keys of `model.sources` that the method loads."""
+        return ["model.target", "model.draft"] if self.method.needs_draft else ["model.target"]
+
     def _check_bound(self) -> None:
         """A part that knows AR's answer needs one, and is no bound where the answer is drawn."""
         name = self.method.controller.name

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import re
 import struct
-import threading
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.models.hub import FILES, HUB_ID, NOT_FILES, first_line
 from specbench.models.prepare import EMBEDDED_NAME, gguf_sha256, prepare_embedded, prepare_gguf
 from specbench.models.tiny import VARIANTS, prepare_tiny
 from specbench.types import ModelError
 
 EMBEDDED = "embedded:smollm2"
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer*", "*.model"]
-_NOT_FILES = ["*/*", "consolidated*"]  # folders hold other formats of the same weights
 _PROBE_BYTES = 2**16
-_HUB_SECONDS = 4.0  # so long the Hub has to answer before anything is loaded
 
 
 @dataclass(frozen=True)
@@ -45,72 +38,11 @@ def resolve(source: str, *, cache_dir: Path, revision: str | None = None) -> Sou
         return _converted(prepare_gguf(path, cache_dir), f"{path.stem} (from GGUF)")
     if path.is_dir():
         return _local(path)
-    if not _HUB_ID.fullmatch(source):
+    if not HUB_ID.fullmatch(source):
         raise ModelError(
             f"model {source!r} is no folder here, no .gguf file, no Hub id (owner/name) and not {EMBEDDED}"
         )
     return _hub(source, revision)
-
-
-def check_hub(named: Mapping[str, tuple[str | None, str | None]], *, needed: Collection[str]) -> None:
-    """Refuse within seconds where a `needed` model must be fetched and the Hub does not answer.
-
-    `named`: key of the configuration -> (source, revision), also of models that are not needed: the ModelError names
-    every one that would have to be fetched. A Hub that answers is left to `resolve`.
-    """
-    absent = {key: source for key, (source, revision) in named.items() if source and _not_here(source, revision)}
-    first = next((absent[key] for key in needed if key in absent), None)
-    reason = None if first is None else _no_answer(first)
-    if reason is None:
-        return
-    models = list(dict.fromkeys(absent.values()))
-    fetch = " ".join(["python scripts/prefetch.py", *(f"--model {name}" for name in models)])
-    local = " ".join(f"{key}=<local folder>" for key in absent)
-    raise ModelError(
-        f"cannot fetch {' and '.join(models)} from the Hub ({reason}). Without a network: fetch elsewhere with "
-        f"`{fetch}` and copy the Hub's cache folder here, or name local copies: {local}; a private or gated model "
-        "needs HF_TOKEN"
-    )
-
-
-def _not_here(source: str, revision: str | None) -> bool:
-    """Whether a source is a Hub id whose files are not in the Hub's cache folder."""
-    path = Path(source).expanduser()
-    if ":" in source or source.endswith(".gguf") or path.is_dir() or not _HUB_ID.fullmatch(source):
-        return False
-    import huggingface_hub
-
-    try:
-        huggingface_hub.snapshot_download(
-            source, revision=revision, allow_patterns=_FILES, ignore_patterns=_NOT_FILES, local_files_only=True
-        )
-    except Exception:  # absent and incomplete show themselves as several kinds of error
-        return True
-    return False
-
-
-@functools.cache
-def _no_answer(source: str) -> str | None:
-    """Why the Hub says nothing about a model; None where it does, be it that there is no such model."""
-    found = [f"no answer within {_HUB_SECONDS:g} s"]
-    # In a thread: looking up a name has no time limit of its own.
-    asking = threading.Thread(target=lambda: found.append(_asked(source)), daemon=True)
-    asking.start()
-    asking.join(_HUB_SECONDS)
-    return found[-1] or None
-
-
-def _asked(source: str) -> str:
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    try:
-        huggingface_hub.HfApi().repo_info(source, timeout=_HUB_SECONDS)
-    except errors.RepositoryNotFoundError:  # a gated one too
-        return ""
-    except Exception as error:  # no network shows itself as many kinds of error, by library and version
-        return f"{type(error).__name__}: {_first_line(error)}"
-    return ""
 
 
 def _converted(folder: Path, name: str) -> Source:
@@ -160,7 +92,7 @@ def _hub(source: str, revision: str | None) -> Source:
 
     try:
         folder = huggingface_hub.snapshot_download(
-            source, revision=revision, allow_patterns=_FILES, ignore_patterns=_NOT_FILES
+            source, revision=revision, allow_patterns=FILES, ignore_patterns=NOT_FILES
         )
     except errors.GatedRepoError as error:
         raise ModelError(
@@ -176,12 +108,8 @@ def _hub(source: str, revision: str | None) -> Source:
         ) from error
     except Exception as error:  # no network shows itself as many kinds of error, by library and version
         raise ModelError(
-            f"cannot fetch {source} from the Hub ({type(error).__name__}: {_first_line(error)}). Without a network "
+            f"cannot fetch {source} from the Hub ({type(error).__name__}: {first_line(error)}). Without a network "
             "fetch it elsewhere with scripts/prefetch.py, or give a local copy with model.target=<local folder>; "
             "a private or gated model needs HF_TOKEN"
         ) from error
     return Source(Path(folder), source, Path(folder).name)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

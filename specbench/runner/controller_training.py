@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from specbench.models.artefact import Artefact, Key
 from specbench.runner.planning import make_task, ordered_samples
 from specbench.runner.session import Session
 from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
-from specbench.training.prompts import Prompt, benchmark_filter, chosen, given_prompts
+from specbench.training.prompts import Prompt, PromptFilter, benchmark_filter, chosen, given_prompts
 from specbench.training.rollouts import Rollouts, collect, load_rollouts
 from specbench.types import ConfigError, DataError
 
@@ -70,12 +71,24 @@ def mixed_prompts(config: RunConfig, session: Session, count: int) -> list[list[
         try:
             given += given_prompts({source: count}, data_dir=data_dir, instructions=None)
         except DataError as error:
-            log.warning("no held-out prompts of the kind %s: %s", source, error)
-    counts = dict.fromkeys({prompt.source for prompt in given}, -(-count // len(sources)))
-    some = chosen(given, {source: 2 * number for source, number in counts.items()}, seed=config.seed)
-    kept = chosen(benchmark_filter(data_dir).keep(some), counts, seed=config.seed)
-    encoded = [session.encode_question(prompt.text) for prompt in kept]
-    return [ids for ids in encoded if len(ids) <= _LONGEST_PROMPT]
+            log.info("no held-out prompts of the kind %s: %s", source, error)
+    mixed = chosen(given, dict.fromkeys(sources, len(given)), seed=config.seed)
+    return _of_each_kind(mixed, benchmark_filter(data_dir), session, count)
+
+
+def _of_each_kind(mixed: Sequence[Prompt], allowed: PromptFilter, session: Session, count: int) -> list[list[int]]:
+    """The first prompts that are short enough and share nothing with a benchmark, as many of each kind."""
+    kinds = {prompt.source for prompt in mixed}
+    most, taken = -(-count // max(1, len(kinds))), Counter[str]()
+    found: list[list[int]] = []
+    for prompt in mixed:
+        if taken[prompt.source] == most:
+            continue
+        ids = session.encode_question(prompt.text)
+        if len(ids) <= _LONGEST_PROMPT and allowed.keep([prompt]):
+            taken[prompt.source] += 1
+            found.append(ids)
+    return found
 
 
 def _prompt(line: str, where: str) -> str:

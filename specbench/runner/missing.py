@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from specbench.runner.pacer_training import train_pacer
 from specbench.runner.planning import duration
 from specbench.runner.session import Session
 from specbench.training.rollouts import Rollouts, load_rollouts
+from specbench.types import ModelError
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ def _collected(config: RunConfig, session: Session) -> Rollouts:
         return load_rollouts(path)
     prompts = mixed_prompts(config, session, config.artefact.num_prompts)
     begun = time.monotonic()
-    rollouts(config, session, prompts[:1], num_draft_tokens=longest)
+    with suppress(ModelError):  # an answer of one token drafts nothing
+        rollouts(config, session, prompts[:1], num_draft_tokens=longest)
     estimate = duration((time.monotonic() - begun) * len(prompts))
     log.info("collecting steps on %d held-out prompts, about %s", len(prompts), estimate)
     data = rollouts(config, session, prompts, num_draft_tokens=longest)

@@ -31,7 +31,7 @@ from specbench.models.artefact import SHIPPED, Artefacts, Key
 from specbench.models.chat import Chat, check_pair, prompt_sha256
 from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.models.draft import find_draft, load_draft
-from specbench.models.source import check_hub
+from specbench.models.hub import check_hub
 from specbench.runner.converted import Converted, converted_draft
 from specbench.runner.replaying import replay_of
 from specbench.types import Draft, Generator, ModelError, Needs, SampleError, Sampling
@@ -65,7 +65,7 @@ class Session:
     latency_record: dict[str, Any] | None = field(init=False, default=None)  # of the profile that was used, if any
 
     def __post_init__(self) -> None:
-        self._check_hub()
+        check_hub(self.config.model.sources, needed=self.config.needed_models)
         self._drop_others()
         self.model = self._load(self.config.model.target, self.config.model.target_revision)
         self._find_draft()
@@ -126,15 +126,6 @@ class Session:
         draft = self._load(source, revision)
         check_pair(self.chat, self._chat_of(draft))
         return draft
-
-    def _check_hub(self) -> None:
-        """One quick error where the Hub is needed and out of reach."""
-        chosen = self.config.model
-        named = {
-            "model.target": (chosen.target, chosen.target_revision),
-            "model.draft": (chosen.draft, chosen.draft_revision),
-        }
-        check_hub(named, needed=list(named) if self.config.method.needs_draft else ["model.target"])
 
     def _drop_others(self) -> None:
         """Free the models of an earlier job of this process unless this one uses them too."""

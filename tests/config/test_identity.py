@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.config import NOT_SEMANTIC, as_dict, compose, flatten, run_id, semantic
+from specbench.config import NOT_SEMANTIC, as_dict, compose, flatten, is_known, run_id, semantic
 from specbench.config.controllers import FixedConfig
 from specbench.config.identity import LATER
 
@@ -21,6 +21,16 @@ def changed(config, key, value):
     """The config with one dotted key set, as if it had been composed so."""
     name, _, rest = key.partition(".")
     return replace(config, **{name: changed(getattr(config, name), rest, value) if rest else value})
+
+
+def test_a_run_may_be_known_before_its_device_is(base, tmp_path):
+    """The id of the folder is that of the resolved device; the names before it are enough to look further."""
+    config = changed(base, "paths.results_dir", str(tmp_path))
+    assert not is_known(config)
+    (tmp_path / "runs" / run_id(changed(config, "method.name", "other"))).mkdir(parents=True)
+    assert not is_known(config)
+    (tmp_path / "runs" / run_id(changed(config, "hardware.device", "cuda:1"))).mkdir()
+    assert is_known(config)
 
 
 def test_it_is_readable_and_legal_for_trackers(base):

@@ -97,6 +97,7 @@ def plain_chances(gate: Gate, committed: list[int], spine: tuple[int, ...]) -> l
     return live.chances(block)
 
 
+@pytest.mark.slow
 def test_a_gate_that_looks_at_drawn_tokens_leaves_the_distribution_alone() -> None:
     target, draft, prompt, sampling = small(2), small(11), [1, 2], Sampling(temperature=0.9, top_k=4)
     controller = PacerStop(num_draft_tokens=3, gate=StepGate(a_gate(draft), 3), rule=BlockRule(0.5, 1.0))

@@ -11,9 +11,10 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from specbench.models import source
+from specbench.models import hub
+from specbench.models.hub import check_hub
 from specbench.models.prepare import prepare_embedded
-from specbench.models.source import check_hub, resolve
+from specbench.models.source import resolve
 from specbench.types import ModelError
 
 
@@ -57,7 +58,7 @@ def empty_hub_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         raise errors.LocalEntryNotFoundError("absent")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
-    source._no_answer.cache_clear()
+    hub._no_answer.cache_clear()
 
 
 def refuse(*_: Any, **__: Any) -> None:
@@ -79,7 +80,7 @@ def test_without_an_answer_of_the_hub_all_models_that_are_not_here_are_named_at_
 
 
 def test_a_hub_that_never_answers_is_not_waited_for(empty_hub_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_HUB_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "_SECONDS", 0.1)
     monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: time.sleep(5))
     with pytest.raises(ModelError, match=r"no answer within 0\.1 s"):
         check_hub(NAMED, needed=["model.target"])
