@@ -110,7 +110,19 @@ CORRUPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "case"), CORRUPTIONS, ids=[f"{c[0]}-{c[2]}" for c in CORRUPTIONS])
+def corruptions() -> list[Any]:
+    """Whole generations take a second or two: one of each file and of plain decoding always, the others when slow."""
+    seen, found = set(), []
+    for name, place, case in CORRUPTIONS:
+        kind = "plain" if case.endswith("plain decoding") else name
+        whole = name.endswith("e2e.json") or name.startswith("ouroboros")
+        marks = pytest.mark.slow if whole and kind in seen else ()
+        found.append(pytest.param(name, place, case, id=f"{name}-{case}", marks=marks))
+        seen.add(kind)
+    return found
+
+
+@pytest.mark.parametrize(("name", "place", "case"), corruptions())
 def test_one_wrong_number_is_noticed_by_its_own_case(golden, tmp_path, name, place, case):
     def change(data: dict) -> None:
         *way, last = keep_only(data, place)

@@ -45,7 +45,7 @@ def searched(found: Any) -> list[Any]:
 
 @pytest.mark.parametrize("variant", ["plain", "zero"])
 @pytest.mark.parametrize("nodes", [1, 131])
-@pytest.mark.parametrize("method", ["confl", "confl_official"])
+@pytest.mark.parametrize("method", ["confl", pytest.param("confl_official", marks=pytest.mark.slow)])
 def test_greedy_answers_are_ars_while_the_search_runs(method, nodes, variant):
     generator = check_every_step(built(f"method.tree.max_nodes={nodes}", method=method, variant=variant))
     found = generate(generator)
@@ -156,8 +156,7 @@ def mean_entropy(states: list[torch.Tensor], last: int) -> Any:
     return torch.stack([entropies(state[0, -last:]).mean() for state in states]).numpy()
 
 
-@pytest.mark.parametrize("source", ["module_outputs", "lm_head"])
-@pytest.mark.parametrize("size", [6, 150])  # 150 takes two passes
+@pytest.mark.parametrize(("size", "source"), [(6, "lm_head"), (150, "module_outputs")])  # 150 takes two passes
 def test_the_window_is_read_where_it_stands(size, source):
     drafter = after_decoding(170, f"method.context_window={size}", f"method.confidence_source={source}")
     with torch.inference_mode():

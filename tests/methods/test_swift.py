@@ -39,7 +39,7 @@ def generate(generator: Any, count: int = COUNT, prompt: Sequence[int] = PROMPT)
 
 @pytest.mark.parametrize("variant", ["plain", "zero"])
 @pytest.mark.parametrize("nodes", [1, 131])
-@pytest.mark.parametrize("method", ["swift", "swift_official"])
+@pytest.mark.parametrize("method", ["swift", pytest.param("swift_official", marks=pytest.mark.slow)])
 def test_greedy_answers_are_ars_while_the_search_runs(method, nodes, variant):
     generator = check_every_step(built(f"method.tree.max_nodes={nodes}", method=method, variant=variant))
     found = generate(generator)

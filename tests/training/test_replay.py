@@ -20,7 +20,9 @@ def test_chains_end_where_the_draft_is_wrong():
     assert replay(agrees, 3) == Acceptance(drafted=3 + 3 + 3 + 0, accepted=2 + 0 + 3, emitted=9, steps=4)
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 9])
+@pytest.mark.parametrize(
+    "length", [1, 4, pytest.param(2, marks=pytest.mark.slow), pytest.param(9, marks=pytest.mark.slow)]
+)
 def test_replay_equals_real_speculation(length: int) -> None:
     drafter = SpeculativeSampling(tiny_draft(), FixedLength(length))
     total, real = Acceptance(), Acceptance()
