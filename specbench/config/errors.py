@@ -15,7 +15,6 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, Vali
 
 from specbench.config.checks import suggestion
 from specbench.config.trees import flatten
-from specbench.types import ConfigError
 
 CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = (
@@ -33,6 +32,7 @@ GROUPS = (
     "hydra",
 )
 _KEY = re.compile(r"(?:Could not override|In override|looks like a config group override.*) '([^']+)'")
+_OF_A_RESOLVER = re.compile(r"ConfigError raised while resolving interpolation: (.*)")
 _EXTRAS = {"joblib": "pip install 'specbench[joblib]'"}
 
 
@@ -47,8 +47,9 @@ def one_line(error: BaseException, overrides: Sequence[str] = (), config_name: s
         return f"cannot read {error.override!r}: {_first_line(error)}; write key=value, group=choice or key=[a,b]"
     chain = list(_causes(error))
     for link in chain:
-        if isinstance(link, ConfigError):
-            return str(link)
+        found = _OF_A_RESOLVER.search(str(link))
+        if found is not None:
+            return found.group(1)
         if isinstance(link, MissingMandatoryValue):
             return f"{link.full_key}: a value is needed"
         if isinstance(link, ValidationError):

@@ -121,7 +121,7 @@ def finish() -> tuple[int, str]:
 
 def table(records: Sequence[JobRecord]) -> str:
     """One line a job: number, overrides, status, objective (seconds in a dry run), and what went wrong."""
-    planned = all("dry_run=true" in record.overrides for record in records)
+    planned = all("dry_run=true" in map(str.lower, record.overrides) for record in records)
     rows = [("job", "overrides", "status", "about s" if planned else "objective")]
     rows += [(str(r.number), " ".join(r.overrides), r.status, _number(r.objective)) for r in records]
     lines = aligned(rows)
