@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from specbench.analysis.rows import floats
 from specbench.analysis.stats import CONFIDENCE, MIN_CONVERSATIONS, Interval
 from specbench.types import DataError
 
@@ -105,7 +106,8 @@ def match(before: pd.DataFrame, after: pd.DataFrame) -> Matched:
         raise DataError("the two arms of a cell saw different prompts under the same sample id")
     names = ["accepted_before", "proposed_before", "accepted_after", "proposed_after"]
     sums = both.groupby("prompt_sha256_before", sort=True)[names].sum()
-    return Matched(*(sums[name].to_numpy(dtype=np.float64) for name in names), num_prompts=len(both))
+    first, second, third, fourth = (floats(sums[name]) for name in names)
+    return Matched(first, second, third, fourth, num_prompts=len(both))
 
 
 def replicates(matched: Matched, rule: Rule, *, stream: str = "") -> Array:
@@ -160,7 +162,7 @@ def two_sided_p(drawn: Array) -> float:
     return min(1.0, 2 * (tails + 1) / (len(drawn) + 1))
 
 
-def arms(cells: pd.DataFrame, variant: str, cell: Mapping[str, Any], *, tuning: str | None = None) -> pd.DataFrame:
+def arms(cells: pd.DataFrame, variant: str, cell: Mapping[Any, Any], *, tuning: str | None = None) -> pd.DataFrame:
     """Rows of one arm of a cell; the original draft has no converter, so that it serves all cells of its pair."""
     keys = _SHARED if variant == "original" else CELL
     chosen = cells["variant"] == variant
@@ -177,7 +179,8 @@ def compare(cells: pd.DataFrame, after: str, before: str, rule: Rule = RULE) -> 
     An arm that was tuned in several ways gives one row a way. Differences and intervals are in percentage points.
     """
     cells = _once(cells)
-    rows, judgements = [], []
+    rows: list[dict[str, Any]] = []
+    judgements: list[Judgement] = []
     found = cells[cells["variant"] == after].drop_duplicates([*CELL, "tuning"])
     for cell in found[[*CELL, "tuning"]].to_dict("records"):
         second = arms(cells, after, cell, tuning=cell["tuning"])
@@ -186,13 +189,13 @@ def compare(cells: pd.DataFrame, after: str, before: str, rule: Rule = RULE) -> 
             continue
         matched = match(first, second)
         judgements.append(judge(matched, rule, stream=cell["task"]))
-        rows.append({**cell, **_row(matched, judgements[-1])})
+        rows.append({str(key): value for key, value in cell.items()} | _row(matched, judgements[-1]))
     frame = pd.DataFrame(rows, columns=[*CELL, "tuning", *_NUMBERS])
     frame["q"] = _q_values([judgement.p for judgement in judgements])
     return Comparison(frame, pooled(judgements))
 
 
-def _before(cells: pd.DataFrame, variant: str, cell: Mapping[str, Any]) -> pd.DataFrame:
+def _before(cells: pd.DataFrame, variant: str, cell: Mapping[Any, Any]) -> pd.DataFrame:
     """The first arm: tuned like the second where there are several."""
     rows = arms(cells, variant, cell)
     alike = rows[rows["tuning"] == cell["tuning"]]

@@ -82,7 +82,7 @@ def _cell_rows(run_dir: Path, config: Mapping[str, Any], arm: Row) -> list[Row]:
         steps=("num_steps", "sum"),
     )
     shared = {**arm, "setting": _setting(config), "acceptance": config["measure"].get("acceptance", "decode")}
-    return [{**shared, **row} for row in sums.reset_index().to_dict("records")]
+    return [shared | {str(key): value for key, value in row.items()} for row in sums.reset_index().to_dict("records")]
 
 
 def _layer_rows(run_dir: Path, config: Mapping[str, Any], arm: Row) -> list[Row]:
