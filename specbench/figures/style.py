@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class Look:
 INK = "#222222"
 FAINT = "#BBBBBB"
 _REMARK = "#555555"
+_DIGITS = re.compile(r"(\d+)")
 _HANDLE = 2.6  # length of a legend's line, in units of its size
 _DOTS: Dash = (0, (1, 1.2))
 _LONG: Dash = (0, (6, 1.5))
@@ -285,5 +287,5 @@ def _wrapped(figure: Figure, text: str) -> str:
 
 
 def panels(frame: pd.DataFrame) -> list[str]:
-    """The panels of a frame in the order of their names."""
-    return sorted(frame["panel"].unique())
+    """The panels of a frame in the order of their names, numbers in them as numbers."""
+    return sorted(frame["panel"].unique(), key=lambda name: [int(p) if p.isdigit() else p for p in _DIGITS.split(name)])

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from specbench.figures.base import looks, named
-from specbench.figures.style import CONTROLLERS, METHODS, PHASES, VENUES, Look, grid, look_of, variant, venue
+from specbench.figures.style import CONTROLLERS, METHODS, PHASES, VENUES, Look, grid, look_of, panels, variant, venue
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "method"
 # Machado et al. 2009, severity 1: how linear colours look to people without red or green cones.
@@ -100,6 +100,11 @@ def test_models_dtypes_and_contexts_make_panels_where_they_differ() -> None:
     found = named(runs(longdoc, {**longdoc, "cfg.task.context_tokens": 1024}))
     assert found["panel"].tolist() == ["longdoc at 512 tokens", "longdoc at 1024 tokens"]
     assert found["label"].tolist() == ["SpS", "SpS"]
+
+
+def test_longer_contexts_come_later() -> None:
+    names = ["longdoc at 1024 tokens", "gsm8k", "longdoc at 256 tokens"]
+    assert panels(pd.DataFrame({"panel": names})) == ["gsm8k", "longdoc at 256 tokens", "longdoc at 1024 tokens"]
 
 
 def test_of_equal_runs_the_one_with_the_most_samples_is_drawn() -> None:
