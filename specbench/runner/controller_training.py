@@ -33,6 +33,7 @@ from specbench.types import ConfigError, DataError
 log = logging.getLogger(__name__)
 
 KINDS = ("tuned", "scalars", "specdecpp")
+_TIMED_TURN = "Describe how a river becomes a canyon, step by step."
 MIX = "mix"  # in the place of a file of prompts
 _MIXED = 200  # prompts of a mix of which no number is given
 _LONGEST_PROMPT = 448  # tokens; longer ones only cost time here
@@ -128,11 +129,19 @@ def held_out_rollouts(
 ) -> Rollouts:
     """Steps on held-out prompts: read from the file `kept` if it is there, else collected and, with a name, kept."""
     if kept is not None and kept.is_file():
-        return load_rollouts(kept)
+        return _timed_now(load_rollouts(kept), config, session)
     data = rollouts(config, session, held_out(config, session, prompts), num_draft_tokens=num_draft_tokens)
     if kept is not None:
         data.save(kept)
     return data
+
+
+def _timed_now(data: Rollouts, config: RunConfig, session: Session) -> Rollouts:
+    """The steps with the time that a drafted token takes now: machines change their speed, and lengths depend on it."""
+    longest = int(data.index.max())
+    fresh = rollouts(config, session, [session.encode_question(_TIMED_TURN)], num_draft_tokens=longest)
+    draft_s = float(fresh.meta["draft_s"]) / len(fresh) * len(data)
+    return dataclasses.replace(data, meta={**data.meta, "draft_s": draft_s})
 
 
 def _any_length(config: RunConfig) -> Any:

@@ -166,14 +166,15 @@ def fit_gate(
 
 def _start_with_scalars(gate: Gate, scalars: Tensor, label: Tensor) -> None:
     """The logistic regression of labels [n] on scalars [n, 3] alone, from which the layer goes on."""
-    assert gate.direct is not None
+    direct = gate.direct
+    assert direct is not None
     x, y = gate.standard(scalars.to(gate.body.device)), label.to(gate.body.device)
-    parts = [gate.direct.weight, gate.out.bias]
+    parts = [direct.weight, gate.out.bias]
     optimiser = torch.optim.LBFGS(parts, max_iter=_REGRESSION_STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        found = nn.functional.binary_cross_entropy_with_logits(gate.direct(x)[:, 0] + gate.out.bias, y)
+        found = nn.functional.binary_cross_entropy_with_logits(direct(x)[:, 0] + gate.out.bias, y)
         found.backward()
         return found
 
