@@ -25,6 +25,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "paper"
 
 
+@pytest.mark.slow
 def test_real_runs_give_figures(paper: Path, tmp_path: Path) -> None:
     outcomes = list(draw_all(load_frozen(paper), tmp_path, DRAWN))
     assert [outcome.reason for outcome in outcomes if not outcome.files] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import matplotlib as mpl
@@ -54,7 +55,13 @@ def test_there_are_five():
     assert [name[:2] for name in NAMES] == ["01", "02", "03", "04", "05"]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
+def some() -> list[Any]:
+    """A notebook takes ten seconds: the first and the last always, the others when slow."""
+    ends = (SCRIPTS[0], SCRIPTS[-1])
+    return [pytest.param(path, id=path.stem, marks=() if path in ends else pytest.mark.slow) for path in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", some())
 def test_a_notebook_runs(script, shipped, monkeypatch):
     monkeypatch.setenv("SPECBENCH_RESULTS", str(shipped))
     monkeypatch.chdir(script.parent)
