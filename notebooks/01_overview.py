@@ -65,7 +65,7 @@ tables["leaderboard"]
 # prompt (prompt lookup) should gain where answers repeat the prompt, and a small draft where answers are predictable.
 
 # %%
-show(frozen, "speedup_by_task", "specbench_leaderboard")
+show(frozen, "speedup_by_task", "headline")
 
 # %% [markdown]
 # The same as numbers: how often is a method above AR beyond its interval, and how often below?
@@ -85,7 +85,7 @@ verdicts.sort_values(["faster", "slower"], ascending=[False, True])
 # inside the answer.
 
 # %%
-show(frozen, "time_breakdown", "specbench_leaderboard")
+show(frozen, "time_breakdown", "headline")
 
 # %% [markdown]
 # ## Beside the papers

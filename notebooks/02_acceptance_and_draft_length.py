@@ -59,7 +59,7 @@ acceptance_table(frozen, published)
 # can use. Confidence rules flatten the curve too, because they stop before the hard token.
 
 # %%
-show(frozen, "acceptance_by_position", "specbench_leaderboard")
+show(frozen, "acceptance_by_position", "headline")
 
 # %% [markdown]
 # How far from geometric? `alpha` is the constant probability that gives the run's acceptance rate at its mean length;
@@ -147,7 +147,7 @@ tables.get("pacer_threshold")
 # the curve by place says what it knows about the token.
 
 # %%
-show(frozen, "gate_calibration", "pacer_main")
+show(frozen, "gate_calibration", "pacer_length_distribution")
 
 # %%
 spread = chosen.dropna(subset=["acceptance_rate"]).groupby("arm")["acceptance_rate"].agg(["min", "median", "max"])

@@ -95,7 +95,7 @@ counted.rename(lambda s: f"layer {s // 2} {'MLP' if s % 2 else 'attention'}").he
 # machine where attention is cheap at every length that was measured, the two lines stay together.
 
 # %%
-show(frozen, "skipped_by_context", "knapspec_decoupling")
+show(frozen, "skipped_by_context", "longdoc", "knapspec_decoupling")
 
 # %%
 show(frozen, "latency_fit", "knapspec_latency_fit")

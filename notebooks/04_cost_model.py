@@ -87,7 +87,7 @@ surface(here, 0.1).round(2)
 # gives.
 
 # %%
-show(frozen, "predicted_speedup", "specbench_leaderboard")
+show(frozen, "predicted_speedup", "headline")
 
 
 # %%

@@ -226,11 +226,15 @@ def test_a_row_of_another_width_is_refused():
         Table("t", "t", ("a",), ((Cell("1"), Cell("2")),))
 
 
-def test_the_command_writes_both_forms_and_names_what_is_missing(folder, tmp_path, capsys):
-    assert main([str(folder), "--published", str(PUBLISHED), "--out", str(tmp_path)]) == 0
-    names = {path.name for path in tmp_path.iterdir()}
-    assert {"leaderboard.md", "leaderboard.tex", "confl_main.md", "pacer_block_size.tex"} <= names
-    assert "not made: mla_main, mla_counts: no cells of experiment=mla_matched" in capsys.readouterr().err
+def test_the_command_writes_both_forms_and_names_what_is_missing(tmp_path, capsys):
+    write_run(tmp_path, Spec("a"))
+    write_run(tmp_path, Spec("b", experiment="pacer_block_size"))
+    assert main([str(tmp_path), "--published", str(PUBLISHED), "--out", str(tmp_path / "out")]) == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"leaderboard.md", "leaderboard.tex", "pacer_main.md", "pacer_block_size.tex"} <= names
+    missing = capsys.readouterr().err
+    assert "not made: mla_main, mla_counts: no cells of experiment=mla_matched" in missing
+    assert "not made: confl_main: no run of swift, confl" in missing
 
 
 def test_a_folder_without_results_is_an_error(tmp_path, capsys):
