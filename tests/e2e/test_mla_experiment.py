@@ -11,7 +11,7 @@ from tests.e2e.command import Command, Done
 
 MACHINE = ("hardware.device=cpu", "hardware.num_threads=1", "logger=none")
 FEW = ("task=gsm8k", "method.converter=none,mha2mla", "method.reconstruction=none,functional")
-TITLES = ("Acceptance, %", "functional - none", "none - original", "Drafts: cache as measured")
+TITLES = ("Acceptance, %", "functional - none", "none - original", "Drafts: cache measured on its tensors")
 
 
 @pytest.fixture
