@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config import compose
+from specbench.config import RunConfig, compose_each
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,9 +34,11 @@ def test_there_are_commands_to_check() -> None:
     assert len(commands()) >= 12
 
 
+@pytest.mark.xdist_group("documented commands")  # put together from parts that are composed once
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command: str) -> None:
-    compose(one_job(command))
+    (found,) = compose_each([one_job(command)])
+    assert isinstance(found, RunConfig), found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

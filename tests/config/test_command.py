@@ -107,6 +107,7 @@ def test_an_experiment_starts_a_sweep_and_words_after_it_win(start):
     assert done.stdout.splitlines()[-1] == "2 of 2 jobs done"
 
 
+@pytest.mark.slow
 def test_joblib_launcher_runs_jobs_in_parallel_processes(start):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the joblib extra is not installed")
     done = start(FAKE, "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1")

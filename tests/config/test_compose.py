@@ -50,11 +50,6 @@ def test_every_controller_goes_with_sps(name):
     assert config.method.controller.num_draft_tokens >= 1
 
 
-@pytest.mark.parametrize("name", choices("experiment"))
-def test_every_experiment_composes(name):
-    assert type(compose([f"experiment={name}"])) is RunConfig
-
-
 @pytest.fixture(scope="module")
 def base():
     return compose()
@@ -101,7 +96,7 @@ BAD_WORDS = {
     "sampling.temperature=warm": ["sampling.temperature", "warm", "Float"],
     "sampling.temperature=-1": ["sampling.temperature=-1", "0 or more"],
     "method/controller=fixed": ["method/controller=fixed", "method=pld", "methods that take one: ", "sps"],
-    "method=sps": ["model.draft=null", "method=sps", "model=tiny"],
+    "method=sps model.draft=null": ["model.draft=null", "method=sps", "model=tiny"],
     "data=local": ["data.dir", "data=local"],
     "data.dir=here": ["data.dir=here", "data=auto"],
     "method=ar,pld": ["method=ar,pld", "-m"],
@@ -114,7 +109,7 @@ BAD_WORDS = {
 @pytest.mark.parametrize("word", BAD_WORDS)
 def test_a_bad_word_is_one_line_with_the_key_and_what_is_legal(word):
     with pytest.raises(ConfigError) as caught:
-        compose([word])
+        compose(word.split())
     text = str(caught.value)
     assert len(text.splitlines()) == 1
     for part in BAD_WORDS[word]:

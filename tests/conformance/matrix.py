@@ -15,7 +15,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from specbench.config import compose
+from specbench.config import compose_each
 from specbench.config.controllers import STATES
 from specbench.config.errors import CONF_DIR
 from specbench.controllers.gate import Gate, GateShape
@@ -31,7 +31,7 @@ from specbench.models.artefact import Artefact, Artefacts
 from specbench.models.checkpoint import load_decoder, load_model
 from specbench.models.decoder import Decoder
 from specbench.models.tiny import SPEC, VARIANTS, write_pair
-from specbench.types import Generation, Sampling
+from specbench.types import ConfigError, Generation, Sampling
 from tests.decoding.tinies import tiny_draft, tiny_target
 
 TOKENS = 24
@@ -87,7 +87,11 @@ def names(folder: Path) -> list[str]:
 def config(case: Case) -> Any:
     """The method's checked config; raises ConfigError where it does not take the controller."""
     quick = [f"method.{override}" for override in QUICK.get(case.method, ())]
-    return compose(["model=tiny", f"method={case.method}", f"method/controller={case.controller}", *quick]).method
+    words = ["model=tiny", f"method={case.method}", f"method/controller={case.controller}", *quick]
+    (found,) = compose_each([words])
+    if isinstance(found, ConfigError):
+        raise found
+    return found.method
 
 
 @functools.cache
