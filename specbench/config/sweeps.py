@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config.composing import compose, initialized, run_config
@@ -39,7 +39,12 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
     with initialized("config", words):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         first = BasicSweeper.split_arguments(parser.parse_overrides(words), None)[0][0]
-        cfg = hydra.compose("config", overrides=first, return_hydra_config=True)
+    with initialized("config", first):  # for its one-line errors
+        choices, values = _split(parser.parse_overrides(first))
+        try:
+            cfg = _with_values(_hydra_composed(tuple(choices.values())), values)
+        except OmegaConfBaseException:
+            cfg = hydra.compose("config", overrides=first, return_hydra_config=True)  # knows what to say of it
         params = OmegaConf.to_container(cfg.hydra.sweeper.params, resolve=True) or {}
         assert isinstance(params, dict)
         swept = parser.parse_overrides([*(f"{key!s}={value}" for key, value in params.items()), *words])
@@ -47,60 +52,78 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
 
 
 def compose_each(jobs: Sequence[Sequence[str]]) -> list[RunConfig | ConfigError]:
-    """What `compose` gives for each job, or the error that it raises, in a fraction of the time."""
-    composer = _Composer()
-    return [composer.config(words) for words in jobs]
+    """What `compose` gives for each job, or the error that it raises, in a fraction of the time.
+
+    Jobs are put together from parts that they share; whatever is not plain is left to `compose`.
+    """
+    return [_config(words) for words in jobs]
 
 
-@dataclass
-class _Composer:
-    """Puts jobs together from the parts that they share; whatever is not plain is left to `compose`."""
-
-    _known: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
-
-    def config(self, words: Sequence[str]) -> RunConfig | ConfigError:
-        try:
-            return run_config(self._assembled(words))
-        except (ConfigError, HydraException, OmegaConfBaseException):
-            return _composed(words)  # it knows how to say what is wrong
-
-    def _assembled(self, words: Sequence[str]) -> DictConfig:
-        overrides = OverridesParser.create().parse_overrides(list(words))
-        if any(override.type != OverrideType.CHANGE or override.package for override in overrides):
-            raise ConfigError("not a plain job")
-        choices = {o.key_or_group: _word(o) for o in overrides if o.key_or_group in GROUPS}
-        varied = {group for groups in _NODES.values() for group in groups}
-        shared = [word for group, word in choices.items() if group not in varied]
-        cfg = copy.deepcopy(self._composed_once(shared))
-        for node, groups in _NODES.items():
-            own = [choices[group] for group in groups if group in choices]
-            if own:
-                cfg[node] = self._node(node, own, shared)
-        for override in overrides:
-            if override.key_or_group not in GROUPS:
-                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-        return cfg
-
-    def _node(self, node: str, own: Sequence[str], shared: Sequence[str]) -> DictConfig:
-        """What a choice makes of its node; an experiment that leaves the node alone shares it with all others."""
-        plain = self._composed_once([])[node]
-        alone = self._composed_once(shared)[node] == plain
-        return self._composed_once([*([] if alone else shared), *own])[node]
-
-    def _composed_once(self, words: Sequence[str]) -> DictConfig:
-        key = tuple(words)
-        if key not in self._known:
-            with initialized("config", words):
-                self._known[key] = hydra.compose("config", overrides=list(words))
-        return self._known[key]
-
-
-def _word(override: Override) -> str:
-    return f"{override.get_key_element()}={override.get_value_element_as_str()}"
-
-
-def _composed(words: Sequence[str]) -> RunConfig | ConfigError:
+def _config(words: Sequence[str]) -> RunConfig | ConfigError:
+    try:
+        return run_config(_assembled(words))
+    except (ConfigError, HydraException, OmegaConfBaseException):
+        pass  # `compose` knows how to say what is wrong
     try:
         return compose(words)
     except ConfigError as error:
         return error
+
+
+def _assembled(words: Sequence[str]) -> DictConfig:
+    """The composed configuration of one job."""
+    choices, values = _split(OverridesParser.create().parse_overrides(list(words)))
+    varied = {group for groups in _NODES.values() for group in groups}
+    shared = tuple(word for group, word in choices.items() if group not in varied)
+    cfg = copy.deepcopy(_without_hydra(shared))
+    for node, groups in _NODES.items():
+        own = tuple(choices[group] for group in groups if group in choices)
+        if own:
+            cfg[node] = _node(node, own, shared)
+    return _with_values(cfg, values)
+
+
+def _node(node: str, own: tuple[str, ...], shared: tuple[str, ...]) -> DictConfig:
+    """What a choice makes of its node; an experiment that leaves the node alone shares it with all others."""
+    alone = _hydra_composed(shared)[node] == _hydra_composed(())[node]
+    return _hydra_composed((*(() if alone else shared), *own))[node]
+
+
+@functools.cache
+def _hydra_composed(words: tuple[str, ...]) -> DictConfig:
+    """What Hydra makes of choices of groups, its own node too; not to be changed, because it is shared."""
+    with initialized("config", words):
+        return hydra.compose("config", overrides=list(words), return_hydra_config=True)
+
+
+@functools.cache
+def _without_hydra(words: tuple[str, ...]) -> DictConfig:
+    cfg = copy.deepcopy(_hydra_composed(words))
+    with flag_override(cfg, ["struct", "readonly"], False):
+        del cfg["hydra"]
+    return cfg
+
+
+def _split(overrides: Sequence[Override]) -> tuple[dict[str, str], list[Override]]:
+    """Choices of groups by group, and what sets values; ConfigError for what is neither (`+key`, `~key`)."""
+    if any(override.type != OverrideType.CHANGE or override.package for override in overrides):
+        raise ConfigError("only group=choice and key=value")
+    groups = [override for override in overrides if _is_group(override.key_or_group)]
+    choices = {override.key_or_group: _word(override) for override in groups}
+    return choices, [override for override in overrides if not _is_group(override.key_or_group)]
+
+
+def _is_group(key: str) -> bool:
+    return key in GROUPS or "/" in key
+
+
+def _with_values(cfg: DictConfig, values: Sequence[Override]) -> DictConfig:
+    """A copy with values set as Hydra sets them."""
+    cfg = copy.deepcopy(cfg)
+    for override in values:
+        OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+    return cfg
+
+
+def _word(override: Override) -> str:
+    return f"{override.get_key_element()}={override.get_value_element_as_str()}"

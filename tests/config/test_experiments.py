@@ -37,10 +37,11 @@ OF_THE_PAPERS = [
     "longdoc",
     "demo",
 ]
+pytestmark = pytest.mark.xdist_group("experiments")  # composing is what takes time, and is shared
 FOUR_TASKS = {"gsm8k", "humaneval", "cnn_dm", "mt_bench"}
 
 
-WHOLE = ("headline", "all_methods", "pacer_length_distribution", "confl_main", "confl_overhead")  # embedded: every job
+WHOLE = ("headline", "all_methods", "pacer_length_distribution")  # embedded: every job
 
 
 @pytest.fixture(scope="module")
