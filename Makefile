@@ -11,7 +11,7 @@ PAPER ?= results/paper
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types bench figures tables paper notebooks clean
+.PHONY: help setup demo test test-slow lint types bench figures tables notebooks paper clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
