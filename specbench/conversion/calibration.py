@@ -102,7 +102,7 @@ def _texts(
         try:
             conversations = list(_conversations(name, data))
         except (ConfigError, DataError) as error:
-            log.warning("calibration without %s: %s", name, error)
+            log.debug("calibration without %s: %s", name, error)
             missing.append(name)
             continue
         # longdoc is a benchmark itself: its texts would all be found in it.
@@ -110,6 +110,8 @@ def _texts(
         found[name] = [_text(turns, chat, date) for turns in kept]
     if not any(found.values()):
         raise DataError(f"method.calibration.sources: none of {', '.join(config.sources)} is available here")
+    if missing:
+        log.warning("calibration text without %s, which data=%s does not have", ", ".join(missing), data.source)
     return found, missing
 
 

@@ -71,7 +71,7 @@ def test_what_the_data_source_lacks_is_left_out_and_said(chat: Chat, caplog: pyt
     found = read(chat)
     assert found.card["not_available"] == ["gsm8k", "mbpp"]
     assert set(found.card["texts"]) == {"cnn_dm", "documentation"}
-    assert "calibration without gsm8k" in caplog.text
+    assert "calibration text without gsm8k, mbpp, which data=embedded does not have" in caplog.text
 
 
 def test_train_splits_are_read_where_they_are(chat: Chat, tmp_path: Path) -> None:
