@@ -7,8 +7,8 @@ TESTERS ?= 2
 PAPER ?= results/paper
 
 # The models of the tests are tiny: one thread a worker is fastest, and workers do not fight over cores.
-# Tests that share something expensive say so (xdist_group) and stay together.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadgroup
+# Tests of one file stay in one process, so that what they share is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint types bench figures tables notebooks paper clean

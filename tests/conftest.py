@@ -16,16 +16,6 @@ def shared_data_dir() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a fixture of their module run in one process, so that it is made once (`--dist loadgroup`)."""
-    for item in items:
-        known = getattr(item, "_fixtureinfo", None)
-        fixtures = [fixture for found in known.name2fixturedefs.values() for fixture in found] if known else []
-        if any(fixture.scope == "module" for fixture in fixtures) and not any(item.iter_markers("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = shared_data_dir()

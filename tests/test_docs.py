@@ -34,7 +34,6 @@ def test_there_are_commands_to_check() -> None:
     assert len(commands()) >= 12
 
 
-@pytest.mark.xdist_group("documented commands")  # put together from parts that are composed once
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command: str) -> None:
     (found,) = compose_each([one_job(command)])

@@ -17,7 +17,6 @@ PACKAGE = sorted((ROOT / "specbench").rglob("*.py"))
 EVERYTHING = sorted([ROOT / "run.py", *PACKAGE, *(ROOT / "scripts").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-pytestmark = pytest.mark.xdist_group("style")  # every file is read and parsed once
 
 
 @dataclass(frozen=True)

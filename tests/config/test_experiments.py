@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -37,19 +37,22 @@ OF_THE_PAPERS = [
     "longdoc",
     "demo",
 ]
-pytestmark = pytest.mark.xdist_group("experiments")  # composing is what takes time, and is shared
 FOUR_TASKS = {"gsm8k", "humaneval", "cnn_dm", "mt_bench"}
 
 
 WHOLE = ("headline", "all_methods", "pacer_length_distribution")  # embedded: every job
 
 
-@pytest.fixture(scope="module")
-def composed() -> dict[tuple[str, str], list[RunConfig | ConfigError]]:
-    """Of every experiment at every size the first and the last job, of some all; composed together, which is faster."""
-    words = {(name, size): chosen_jobs(name, size) for name in experiments() for size in SIZES}
+# Composing is what takes time: other sizes than embedded are slow.
+QUICK = [pytest.param(size, marks=[] if size == "embedded" else pytest.mark.slow) for size in SIZES]
+
+
+@functools.cache
+def composed(size: str) -> dict[str, list[RunConfig | ConfigError]]:
+    """Of every experiment the first and the last job, of some all; composed together, which is faster."""
+    words = {name: chosen_jobs(name, size) for name in experiments()}
     configs = iter(compose_each([job for jobs in words.values() for job in jobs]))
-    return {key: [next(configs) for _ in jobs] for key, jobs in words.items()}
+    return {name: [next(configs) for _ in jobs] for name, jobs in words.items()}
 
 
 def chosen_jobs(name: str, size: str) -> list[list[str]]:
@@ -82,9 +85,9 @@ def test_the_file_says_how_to_run_it_what_it_feeds_and_how_long_it_takes(name: s
 
 
 @pytest.mark.parametrize("name", experiments())
-@pytest.mark.parametrize("size", SIZES)
-def test_jobs_are_legal_and_belong_to_the_experiment(name: str, size: str, composed: Any) -> None:
-    made = legal(composed[name, size])
+@pytest.mark.parametrize("size", QUICK)
+def test_jobs_are_legal_and_belong_to_the_experiment(name: str, size: str) -> None:
+    made = legal(composed(size)[name])
     assert {config.experiment_name for config in made} == {name}
     assert {config.size for config in made} == {size}
     different = [config for config in made if getattr(config.method, "converter", None) != "none"]
@@ -105,8 +108,8 @@ def test_every_single_job_is_legal(size: str) -> None:
     assert len(legal(compose_each(every))) == len(every)
 
 
-def test_the_headline_is_what_the_leaderboard_shows(composed: Any) -> None:
-    made = legal(composed["headline", "embedded"])
+def test_the_headline_is_what_the_leaderboard_shows() -> None:
+    made = legal(composed("embedded")["headline"])
     assert {config.task.name for config in made} == FOUR_TASKS
     assert len({config.method.name for config in made}) == 12
     assert {config.num_samples for config in made} == {12}
@@ -117,9 +120,9 @@ def test_the_headline_is_what_the_leaderboard_shows(composed: Any) -> None:
     assert {config.measure.baseline for config in made} == {"paired"}
 
 
-def test_every_method_and_every_controller_is_in_some_embedded_experiment(composed: Any) -> None:
+def test_every_method_and_every_controller_is_in_some_embedded_experiment() -> None:
     names = ("headline", "all_methods", "pacer_length_distribution")
-    made = [config for name in names for config in legal(composed[name, "embedded"])]
+    made = [config for name in names for config in legal(composed("embedded")[name])]
     files = {
         folder: {path.stem for path in (CONF_DIR / folder).glob("*.yaml")} for folder in ("method", "method/controller")
     }
@@ -127,10 +130,10 @@ def test_every_method_and_every_controller_is_in_some_embedded_experiment(compos
     assert {config.method.controller.name for config in made} == files["method/controller"]
 
 
-def test_experiments_of_one_paper_share_their_runs(composed: Any) -> None:
-    headline = {job_key(as_dict(config)) for config in legal(composed["headline", "embedded"])}
+def test_experiments_of_one_paper_share_their_runs() -> None:
+    headline = {job_key(as_dict(config)) for config in legal(composed("embedded")["headline"])}
     for name in ("confl_main", "confl_overhead", "confl_vs_swift_cumulative"):
-        assert {job_key(as_dict(config)) for config in legal(composed[name, "embedded"])} <= headline
+        assert {job_key(as_dict(config)) for config in legal(composed("embedded")[name])} <= headline
 
 
 @pytest.mark.parametrize("name", ["headline", "mla_budgets", "pacer_ouroboros", "knapspec_decoupling"])

@@ -230,19 +230,18 @@ def always(case: Case) -> bool:
 
 
 def params(chosen: Sequence[Case]) -> list[Any]:
-    return [pytest.param(case, marks=marks(case, quick=always(case))) for case in chosen]
+    return [pytest.param(case, marks=marks(quick=always(case))) for case in chosen]
 
 
-def marks(case: Case, *, quick: bool) -> list[Any]:
-    """One process tests all sides of a case, since they share its answers; what is not quick is slow."""
-    group = pytest.mark.xdist_group(str(case))
-    return [group] if quick else [group, pytest.mark.slow]
+def marks(*, quick: bool) -> list[Any]:
+    """What is not quick is slow."""
+    return [] if quick else [pytest.mark.slow]
 
 
 def answers() -> list[Any]:
     """Every case with every prompt and pair; of an official file only one is quick."""
     return [
-        pytest.param(case, PROMPTS[prompt], variant, marks=marks(case, quick=quick), id=f"{case}-{prompt}-{variant}")
+        pytest.param(case, PROMPTS[prompt], variant, marks=marks(quick=quick), id=f"{case}-{prompt}-{variant}")
         for case in cases()
         for prompt in PROMPTS
         for variant in VARIANTS

@@ -161,7 +161,6 @@ def steps(case: Case) -> list[StepRecord]:
     return [step for found in runs for step in found.steps or ()]
 
 
-@pytest.mark.xdist_group("sps-fixed")
 def test_full_partial_and_zero_acceptance_all_occurred() -> None:
     seen = set()
     for step in steps(Case("sps", "fixed")):

@@ -126,7 +126,8 @@ def test_it_comes_back_from_its_tensors_without_the_embedding() -> None:
     gate, draft = a_gate(num_layers=2), tiny_draft()
     assert not any("embed_tokens" in name or "lm_head" in name for name in gate.tensors())
     again = Gate(draft.spec, draft.embedding, gate.shape).load(gate.tensors())
-    assert said(again, blocks([3, 4])) == said(gate, blocks([3, 4]))
+    half_precision = 1e-3  # of a loaded layer, where that is the faster product
+    assert said(again, blocks([3, 4])) == pytest.approx(said(gate, blocks([3, 4])), abs=half_precision)
     assert again.body.embedding is draft.embedding
 
 

@@ -106,6 +106,7 @@ def test_every_layer_comes_nearer_and_acceptance_rises() -> None:
     assert gain(functional.model, none.model).low > 0.0
 
 
+@pytest.mark.slow
 def test_matching_keys_and_values_does_not_do_that() -> None:
     none, kv, functional = tuned("none"), tuned("kv"), tuned("functional")
     assert gain(functional.model, kv.model).low > 0.0

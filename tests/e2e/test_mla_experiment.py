@@ -33,6 +33,7 @@ def check(done: Done, results) -> None:
     assert mla_report.report(results).strip() in done.stdout
 
 
+@pytest.mark.slow
 def test_one_command_gives_the_tables_and_continues(sweep, results):
     done = sweep(*FEW)
     check(done, results)

@@ -124,6 +124,7 @@ def test_saved_by_the_library_and_read_again_by_both(folder: Path, tmp_path: Pat
     near(ours(tmp_path), ours(folder))
 
 
+@pytest.mark.slow
 def test_a_folder_loads_where_this_project_is_not_installed(tmp_path: Path) -> None:
     base = base_model(tmp_path / "base")
     folder = save_latent(tmp_path / "latent", base, *converted(base), provenance={})

@@ -77,7 +77,7 @@ SMALL = (
 
 
 @pytest.mark.parametrize(
-    "converter", [pytest.param("none", marks=pytest.mark.slow), "transmla", pytest.param("svd", marks=pytest.mark.slow)]
+    "converter", ["none", pytest.param("transmla", marks=pytest.mark.slow), pytest.param("svd", marks=pytest.mark.slow)]
 )
 def test_a_converted_draft_takes_the_same_steps(measure, converter):
     """One pass over the answer reads keys and values in full, the real loop reads latents token by token."""

@@ -161,6 +161,7 @@ def test_variants_are_compared_on_their_own_prompts():
     assert figures["steps that speculated"].value == 0.0
 
 
+@pytest.mark.slow
 def test_knapspec_answers_every_prompt_and_its_variants_some(stage, monkeypatch):
     monkeypatch.setattr(self_speculation, "figures", lambda found, *, noisy: found)
     small = Settings(memory_spec=SPEC, samples=2, variant_samples=1, sample_tokens=8)
@@ -184,6 +185,7 @@ def test_parts_of_the_model_are_counted_once(stage, case):
     assert len(seconds) == 3
 
 
+@pytest.mark.slow
 def test_every_self_drafting_method_drafts_and_searches_while_its_host_time_is_taken(stage):
     figures = by_name(host.host_share_skipping(stage, SMALL))
     assert len(figures) == 5
@@ -197,6 +199,7 @@ def test_every_self_drafting_method_drafts_and_searches_while_its_host_time_is_t
 # ---- long contexts
 
 
+@pytest.mark.slow
 def test_long_contexts_show_latencies_shares_and_their_change(stage):
     figures = by_name(longdoc.longdoc(stage, SMALL))
     shares = [figures[f"attention skipped at {context}"].value for context in (48, 96)]
@@ -228,6 +231,7 @@ def test_the_first_order_is_as_given_and_the_others_hold_the_same_samples():
     assert order.shuffled(work, 1) == order.shuffled(work, 1)
 
 
+@pytest.mark.slow
 def test_orders_of_a_method_are_compared(stage):
     figures = by_name(order.order(stage, SMALL))
     for method in order.METHODS:
