@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from omegaconf import OmegaConf
@@ -40,7 +41,7 @@ OF_THE_PAPERS = [
 FOUR_TASKS = {"gsm8k", "humaneval", "cnn_dm", "mt_bench"}
 
 
-WHOLE = ("headline", "all_methods", "pacer_length_distribution")  # embedded: every job
+WHOLE = ("headline", "all_methods", "pacer_length_distribution")  # every job of the embedded size
 
 
 # Composing is what takes time: other sizes than embedded are slow.
@@ -48,16 +49,16 @@ QUICK = [pytest.param(size, marks=[] if size == "embedded" else pytest.mark.slow
 
 
 @functools.cache
-def composed(size: str) -> dict[str, list[RunConfig | ConfigError]]:
-    """Of every experiment the first and the last job, of some all; composed together, which is faster."""
-    words = {name: chosen_jobs(name, size) for name in experiments()}
+def composed(size: str, whole: Sequence[str] = ()) -> dict[str, list[RunConfig | ConfigError]]:
+    """Of every experiment the first and the last job, of `whole` ones all; composed together, which is faster."""
+    words = {name: chosen_jobs(name, size, whole) for name in experiments()}
     configs = iter(compose_each([job for jobs in words.values() for job in jobs]))
     return {name: [next(configs) for _ in jobs] for name, jobs in words.items()}
 
 
-def chosen_jobs(name: str, size: str) -> list[list[str]]:
+def chosen_jobs(name: str, size: str, whole: Sequence[str]) -> list[list[str]]:
     jobs = sweep_jobs([f"experiment={name}", f"size={size}"])
-    return jobs if (name, size) in {(name, "embedded") for name in WHOLE} else [jobs[0], *jobs[1:][-1:]]
+    return jobs if name in whole else [jobs[0], *jobs[1:][-1:]]
 
 
 def legal(configs: list[RunConfig | ConfigError]) -> list[RunConfig]:
@@ -108,8 +109,9 @@ def test_every_single_job_is_legal(size: str) -> None:
     assert len(legal(compose_each(every))) == len(every)
 
 
+@pytest.mark.slow
 def test_the_headline_is_what_the_leaderboard_shows() -> None:
-    made = legal(composed("embedded")["headline"])
+    made = legal(composed("embedded", WHOLE)["headline"])
     assert {config.task.name for config in made} == FOUR_TASKS
     assert len({config.method.name for config in made}) == 12
     assert {config.num_samples for config in made} == {12}
@@ -120,9 +122,10 @@ def test_the_headline_is_what_the_leaderboard_shows() -> None:
     assert {config.measure.baseline for config in made} == {"paired"}
 
 
+@pytest.mark.slow
 def test_every_method_and_every_controller_is_in_some_embedded_experiment() -> None:
     names = ("headline", "all_methods", "pacer_length_distribution")
-    made = [config for name in names for config in legal(composed("embedded")[name])]
+    made = [config for name in names for config in legal(composed("embedded", WHOLE)[name])]
     files = {
         folder: {path.stem for path in (CONF_DIR / folder).glob("*.yaml")} for folder in ("method", "method/controller")
     }
@@ -130,10 +133,11 @@ def test_every_method_and_every_controller_is_in_some_embedded_experiment() -> N
     assert {config.method.controller.name for config in made} == files["method/controller"]
 
 
+@pytest.mark.slow
 def test_experiments_of_one_paper_share_their_runs() -> None:
-    headline = {job_key(as_dict(config)) for config in legal(composed("embedded")["headline"])}
+    headline = {job_key(as_dict(config)) for config in legal(composed("embedded", WHOLE)["headline"])}
     for name in ("confl_main", "confl_overhead", "confl_vs_swift_cumulative"):
-        assert {job_key(as_dict(config)) for config in legal(composed("embedded")[name])} <= headline
+        assert {job_key(as_dict(config)) for config in legal(composed("embedded", WHOLE)[name])} <= headline
 
 
 @pytest.mark.parametrize("name", ["headline", "mla_budgets", "pacer_ouroboros", "knapspec_decoupling"])
