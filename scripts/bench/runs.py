@@ -73,11 +73,18 @@ def merge(stored: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any
     block = result["block"]
     for key in ("machine", "settings"):
         made = _as_stored(result[key])
-        if stored and {**made, **stored.get(key, {})} != made:
+        if not _within(stored.get(key, {}), made):
             raise DataError(f"the result file holds another {key}: {stored.get(key)}; name a new file with --out")
     blocks = {**stored.get("blocks", {}), block["name"]: block}
     ordered = {name: blocks[name] for name in BLOCKS if name in blocks}
     return {key: _as_stored(result[key]) for key in ("machine", "settings", "environment")} | {"blocks": ordered}
+
+
+def _within(stored: Any, made: Any) -> bool:
+    """Whether everything that was stored is still so; what has been added since does not matter."""
+    if isinstance(stored, Mapping) and isinstance(made, Mapping):
+        return all(key in made and _within(value, made[key]) for key, value in stored.items())
+    return bool(stored == made)
 
 
 def _as_stored(value: Any) -> Any:

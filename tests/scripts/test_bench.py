@@ -174,6 +174,9 @@ def test_a_setting_that_is_new_does_not_part_a_file_from_its_results():
     stored, new = runs.merge({}, result("host", 2.0)), result("ar", 2.0)
     new["settings"] = {**new["settings"], "later": 3}
     assert list(runs.merge(stored, new)["blocks"]) == ["ar", "host"]
+    new["settings"]["nested"] = {"old": 1, "added": None}
+    stored["settings"]["nested"] = {"old": 1}
+    assert list(runs.merge(stored, new)["blocks"]) == ["ar", "host"]
     new["settings"]["contexts"] = (1, 3)
     with pytest.raises(Exception, match="another settings"):
         runs.merge(stored, new)
