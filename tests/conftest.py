@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def shared_data() -> Path:
     if folder is None:
         pytest.skip("shared data not found: set SPECBENCH_SHARED_DATA to its folder")
     return folder
+
+
+@pytest.fixture(scope="module")
+def few_draws() -> Iterator[None]:
+    """Intervals from few draws, for tests that are about something else."""
+    from tests.results.folders import quick_intervals  # only now: most tests do without pandas
+
+    with quick_intervals():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,8 @@ def all_tables(frozen: Frozen, published: pd.DataFrame) -> Made:
     made += ablations.tables
     missing += ablations.missing
     if mla_tables.known(frozen):
-        made += [mla_tables.mla_table(frozen, published), mla_tables.mla_counts(frozen, published)]
+        found = mla_tables.functional_over_kv(frozen)
+        made += [mla_tables.mla_table(frozen, published, found), mla_tables.mla_counts(frozen, published, found)]
     else:
         missing.append("mla_main, mla_counts: no cells of experiment=mla_matched")
     return Made(made, missing)

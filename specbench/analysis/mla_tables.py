@@ -31,10 +31,15 @@ _BOLD = "Bold: the cell improved or worsened by our rule."
 _COUNTED = {"cells_up": IMPROVED, "cells_unchanged": UNCHANGED, "cells_down": WORSE}
 
 
-def mla_table(frozen: Frozen, published: pd.DataFrame) -> Table:
+def functional_over_kv(frozen: Frozen) -> Comparison:
+    """What both tables are made of; its intervals take the time."""
+    return compare(frozen.cells, "functional", "kv")
+
+
+def mla_table(frozen: Frozen, published: pd.DataFrame, found: Comparison | None = None) -> Table:
     """One row a cell: acceptance (percent) of the variants, functional against kv with interval, and both labels."""
-    compared = compare(frozen.cells, "functional", "kv").cells
-    rows = [_cell_row(frozen.cells, cell) for cell in compared.to_dict("records")]
+    found = found or functional_over_kv(frozen)
+    rows = [_cell_row(frozen.cells, cell) for cell in found.cells.to_dict("records")]
     rows += _published_cells(published[published["paper"] == "mla"])
     columns = ("source", "pair", "converter", "budget", "task", *VARIANTS, "functional - kv (pp)")
     return Table(
@@ -98,9 +103,9 @@ def _published_cells(theirs: pd.DataFrame) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def mla_counts(frozen: Frozen, published: pd.DataFrame) -> Table:
+def mla_counts(frozen: Frozen, published: pd.DataFrame, found: Comparison | None = None) -> Table:
     """Cells that rose, stayed and fell from kv to functional, by pair, converter and budget; published counts below."""
-    found = compare(frozen.cells, "functional", "kv")
+    found = found or functional_over_kv(frozen)
     groups = found.cells.groupby(["pair", "converter", "budget"], sort=False)
     rows = [
         _count_row(str(pair), str(converter), f"{budget:.2f}", cells) for (pair, converter, budget), cells in groups

@@ -31,7 +31,7 @@ def cumulative_speedup(samples: pd.DataFrame) -> pd.DataFrame:
 
 def search_end(samples: pd.DataFrame, choices: pd.DataFrame) -> int | None:
     """The prompt (from 1) in which the last search of one run ended; None where it had not, or never ends."""
-    made = expanded(_ordered(choices[choices["kind"] == "skip_set"], samples), ("reason", "active"))
+    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), ("reason", "active"))
     made = made[~made["reason"].isin(STANDING)].dropna(subset="active")
     if made.empty or bool(made.iloc[-1]["active"]):
         return None
@@ -59,7 +59,7 @@ def skip_timeline(samples: pd.DataFrame, steps: pd.DataFrame, choices: pd.DataFr
     taken = own_steps(samples, steps)
     taken = taken.assign(place=range(len(taken)))
     starts = taken.groupby(list(KEY), sort=False)["place"].min()
-    made = _begun(_ordered(choices[choices["kind"] == "skip_set"], samples), starts)
+    made = _begun(own_steps(samples, choices[choices["kind"] == "skip_set"]), starts)
     for place in set(starts) - set(made):
         until = min(first for first in [*made, *starts, len(taken)] if first > place)
         if not (taken["num_tree_tokens"].iloc[place:until] > 0).any():
@@ -87,7 +87,7 @@ def predictions(samples: pd.DataFrame, steps: pd.DataFrame, choices: pd.DataFram
 
     sample_id, step, predicted and measured (tokens per second until the next choice), num_tokens, seconds.
     """
-    made = expanded(_ordered(choices[choices["kind"] == "skip_set"], samples), ("predicted_tokens_per_second",))
+    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), ("predicted_tokens_per_second",))
     made = made.assign(next_step=made.groupby(list(KEY))["step"].shift(-1).astype("Float64").fillna(np.inf))
     made = made.dropna(subset="predicted_tokens_per_second")[[*KEY, "step", "next_step", "predicted_tokens_per_second"]]
     taken = own_steps(samples, steps)
@@ -115,9 +115,3 @@ def pooled_prediction(sets: pd.DataFrame) -> dict[str, float]:
         "num_tokens": int(tokens.sum()),
         "seconds": float(floats(sets["seconds"]).sum()),
     }
-
-
-def _ordered(choices: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
-    """The choices of the method's counted answers as they were made."""
-    own = arm(counted(samples), METHOD)[[*KEY, "started_at"]]
-    return choices.merge(own, on=list(KEY)).sort_values(["started_at", "step"], kind="stable").reset_index(drop=True)

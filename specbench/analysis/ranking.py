@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from specbench.analysis.comparison import AR
 from specbench.analysis.headline import PLACE, records
 from specbench.analysis.rows import ratio
 from specbench.analysis.theory import curve_of
 from specbench.hardware.profile import seconds
-
-AR = "ar"
 
 
 def ranking_notes(ours: pd.DataFrame, theirs: pd.DataFrame, arms: Sequence[str]) -> list[str]:

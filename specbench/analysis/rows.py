@@ -42,10 +42,15 @@ def arm(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows[rows["arm"] == name]
 
 
+def in_order(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Steps or choices of the answers `own` in the order they came, with started_at and timed."""
+    found = table.merge(own[[*KEY, "started_at", "timed"]], on=list(KEY))
+    return found.sort_values(["started_at", "step"], kind="stable").reset_index(drop=True)
+
+
 def own_steps(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """The method's steps of the counted samples of one run, in the order they were taken, with started_at and timed."""
-    own = arm(counted(samples), METHOD)[[*KEY, "started_at", "timed"]]
-    return steps.merge(own, on=list(KEY)).sort_values(["started_at", "step"], kind="stable").reset_index(drop=True)
+    """The method's steps (or choices) of the counted samples of one run, in order, with started_at and timed."""
+    return in_order(steps, arm(counted(samples), METHOD))
 
 
 def pair(rows: pd.DataFrame) -> pd.DataFrame:

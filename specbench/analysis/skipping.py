@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis.rows import TURN, arm, floats, ratio
+from specbench.analysis.rows import TURN, arm, floats, in_order, ratio
 from specbench.analysis.speed import PHASES
 from specbench.analysis.stats import bca_interval, ratio_of_sums
 from specbench.results.schema import BASELINE, KEY, METHOD
@@ -82,9 +82,9 @@ def _plain(row: pd.Series | None, column: str) -> Any:
 
 def _ordered(table: pd.DataFrame, own: pd.DataFrame, unit_of: UnitOf | None) -> pd.DataFrame:
     """The table's rows of the method's counted answers as they came, with the `unit` that learns together."""
-    found = table.merge(own[[*KEY, "started_at", "timed"]], on=list(KEY)).sort_values(_PLACE, kind="stable")
+    found = in_order(table, own)
     alone = found["sample_id"] + "|" + found["repeat"].astype(str)
-    return found.assign(unit=alone if unit_of is None else found["sample_id"].map(unit_of)).reset_index(drop=True)
+    return found.assign(unit=alone if unit_of is None else found["sample_id"].map(unit_of))
 
 
 def _share(own: pd.DataFrame) -> float | None:

@@ -10,9 +10,10 @@ import pandas as pd
 from specbench.analysis.comparison import lead, timed_by_run
 from specbench.analysis.headline import PLACE, labelled, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
-from specbench.analysis.table_text import EMPTY, Cell, Table, missing, number
+from specbench.analysis.table_text import EMPTY, Cell, Table, number, shown
 from specbench.analysis.tables import speedup_cell
 from specbench.results.frozen import Frozen
+from specbench.results.provenance import CONFIGURED, configured
 
 _RULE = (
     "Bold: the fastest setting of a task, only where the paired 95 % interval of its speedup over the "
@@ -54,8 +55,8 @@ def sweep_rows(frozen: Frozen, experiment: str) -> tuple[pd.DataFrame, list[str]
     """
     part = frozen.of(experiment)
     runs = labelled(part.runs)
-    keys = [key for key in map(str, runs) if key.startswith("cfg.") and not key.startswith(_NOT_SWEPT)]
-    texts = runs[keys].map(_text)
+    keys = [key for key in configured(runs) if not key.startswith(_NOT_SWEPT)]
+    texts = runs[keys].map(shown)
     rule = runs["method"] + "/" + runs["controller"].fillna("")
     swept = [key for key in keys if (texts[key].groupby(rule).nunique() > 1).any()]
     times = timed_by_run(part.samples)
@@ -112,15 +113,7 @@ def _their_row(claim: pd.DataFrame, num_swept: int) -> list[tuple[Cell, ...]]:
 def _short(key: str, swept: Sequence[str]) -> str:
     """The key's last word, or its whole path where two keys share it."""
     last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in swept) == 1 else key.removeprefix("cfg.")
-
-
-def _text(value: Any) -> str:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if missing(value):
-        return EMPTY.text
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return last if sum(other.rpartition(".")[2] == last for other in swept) == 1 else key.removeprefix(CONFIGURED)
 
 
 def _sortable(column: pd.Series) -> pd.Series:

@@ -43,6 +43,14 @@ def missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
+def shown(value: Any, nothing: str = EMPTY.text) -> str:
+    """A cell of a data frame as text; `nothing` where it holds nothing."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if missing(value):
+        return nothing
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def number(value: Any, digits: int) -> Cell:
     """A number with so many decimals; `-` where it is missing."""
     return EMPTY if missing(value) else Cell(f"{float(value):.{digits}f}")

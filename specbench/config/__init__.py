@@ -3,7 +3,7 @@
 from specbench.config.command import command
 from specbench.config.composing import compose, compose_train_draft, run_config
 from specbench.config.controllers import ControllerConfig
-from specbench.config.identity import NOT_SEMANTIC, as_dict, is_known, job_key, run_id, semantic
+from specbench.config.identity import NOT_SEMANTIC, as_dict, is_known, job_key, run_folder, run_id, semantic
 from specbench.config.jobs import run_job
 from specbench.config.methods import MethodConfig
 from specbench.config.methods_clasp import ClaspConfig
@@ -69,6 +69,7 @@ __all__ = [
     "is_known",
     "job_key",
     "run_config",
+    "run_folder",
     "run_id",
     "run_job",
     "semantic",

@@ -56,10 +56,15 @@ def run_id(config: RunConfig) -> str:
     return _named(names, semantic(config))
 
 
+def run_folder(config: RunConfig) -> Path:
+    """Where the run of a config, its device resolved, lies or will lie."""
+    return Path(config.paths.results_dir) / "runs" / run_id(config)
+
+
 def is_known(config: RunConfig) -> bool:
     """Whether a folder of the results may be of this run; its id takes the device, which takes a slow import."""
-    prefix = run_id(config).rpartition("-")[0]
-    return any((Path(config.paths.results_dir) / "runs").glob(f"{prefix}-*"))
+    folder = run_folder(config)
+    return any(folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"))
 
 
 def job_key(config: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config.composing import compose, initialized, run_config
-from specbench.config.errors import CONF_DIR, GROUPS
+from specbench.config.errors import GROUPS
+from specbench.config.help import choices
 from specbench.config.root import RunConfig
 from specbench.config.words import spelled
 from specbench.types import ConfigError
@@ -27,7 +28,7 @@ _NODES = {"model": ("model",), "task": ("task",), "method": ("method", "method/c
 
 def experiments() -> list[str]:
     """The names of all experiment files."""
-    return sorted(path.stem for path in (CONF_DIR / "experiment").glob("*.yaml"))
+    return choices("experiment")
 
 
 def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
@@ -40,9 +41,9 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         first = BasicSweeper.split_arguments(parser.parse_overrides(words), None)[0][0]
     with initialized("config", first):  # for its one-line errors
-        choices, values = _split(parser.parse_overrides(first))
+        groups, values = _split(parser.parse_overrides(first))
         try:
-            cfg = _with_values(_hydra_composed(tuple(choices.values())), values)
+            cfg = _with_values(copy.deepcopy(_hydra_composed(tuple(groups.values()))), values)
         except OmegaConfBaseException:
             cfg = hydra.compose("config", overrides=first, return_hydra_config=True)  # knows what to say of it
         params = OmegaConf.to_container(cfg.hydra.sweeper.params, resolve=True) or {}
@@ -72,17 +73,18 @@ def _config(words: Sequence[str]) -> RunConfig | ConfigError:
 
 def _assembled(words: Sequence[str]) -> DictConfig:
     """The composed configuration of one job."""
-    choices, values = _split(OverridesParser.create().parse_overrides(list(words)))
+    chosen, values = _split(OverridesParser.create().parse_overrides(list(words)))
     varied = {group for groups in _NODES.values() for group in groups}
-    shared = tuple(word for group, word in choices.items() if group not in varied)
+    shared = tuple(word for group, word in chosen.items() if group not in varied)
     cfg = copy.deepcopy(_without_hydra(shared))
     for node, groups in _NODES.items():
-        own = tuple(choices[group] for group in groups if group in choices)
+        own = tuple(chosen[group] for group in groups if group in chosen)
         if own:
             cfg[node] = _node(node, own, shared)
     return _with_values(cfg, values)
 
 
+@functools.cache
 def _node(node: str, own: tuple[str, ...], shared: tuple[str, ...]) -> DictConfig:
     """What a choice makes of its node; an experiment that leaves the node alone shares it with all others."""
     alone = _hydra_composed(shared)[node] == _hydra_composed(())[node]
@@ -109,8 +111,8 @@ def _split(overrides: Sequence[Override]) -> tuple[dict[str, str], list[Override
     if any(override.type != OverrideType.CHANGE or override.package for override in overrides):
         raise ConfigError("only group=choice and key=value")
     groups = [override for override in overrides if _is_group(override.key_or_group)]
-    choices = {override.key_or_group: _word(override) for override in groups}
-    return choices, [override for override in overrides if not _is_group(override.key_or_group)]
+    words = {override.key_or_group: _word(override) for override in groups}
+    return words, [override for override in overrides if not _is_group(override.key_or_group)]
 
 
 def _is_group(key: str) -> bool:
@@ -118,8 +120,7 @@ def _is_group(key: str) -> bool:
 
 
 def _with_values(cfg: DictConfig, values: Sequence[Override]) -> DictConfig:
-    """A copy with values set as Hydra sets them."""
-    cfg = copy.deepcopy(cfg)
+    """Values set as Hydra sets them, in the configuration that is given."""
     for override in values:
         OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
     return cfg

@@ -54,6 +54,11 @@ class GateShape:
         """Drafted tokens at the end of a block that cannot be judged yet: the newest one's own state is not known."""
         return int(self.feature != "pred_state")
 
+    def same_block(self, index: Tensor) -> Tensor:
+        """Which rows of one step are in one block [T, T], by their places [T]; committed rows are in none."""
+        block = (index + self.mask_block - 1) // self.mask_block
+        return (block[:, None] == block[None, :]) & (index > 0)
+
 
 @dataclass(frozen=True)
 class GateRows:
@@ -154,21 +159,22 @@ class Gate(AcceptanceHead):
         """Logits [B, T]; with a cache (B = 1) the rows follow those that it holds and are kept in it."""
         start = 0 if cache is None else cache.length
         seen = self.visible(rows.index) if rows.visible is None else rows.visible
+        scalars = self.standard(rows.scalars) * (rows.index > 0)[:, None]  # a committed row has none
         hidden = self.body.forward(
-            self._inputs(rows), cache, start=start, positions=rows.position, mask=seen, logits="none"
+            self._inputs(rows, scalars), cache, start=start, positions=rows.position, mask=seen, logits="none"
         ).hidden
         if cache is not None:
             cache.keep(range(rows.token.shape[1]))
         logits: Tensor = self.out(self.body.final_norm(hidden))
         if self.direct is not None:
-            logits = logits + self.direct(self.standard(rows.scalars) * (rows.index > 0)[:, None])
+            logits = logits + self.direct(scalars)
         return logits[..., 0]
 
     def chances(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities of logits."""
         return torch.sigmoid((logits + self.offset) / self.temperature)
 
-    def _inputs(self, rows: GateRows) -> Tensor:
+    def _inputs(self, rows: GateRows, scalars: Tensor) -> Tensor:
         states: dict[str, list[Tensor | None]] = {
             "pred_state": [rows.before],
             "own_state": [rows.after],
@@ -181,7 +187,7 @@ class Gate(AcceptanceHead):
             parts.append(rms_norm(part.float(), norm, eps))
         u: Tensor = self.join(torch.cat(parts, dim=-1))
         if self.scalars is not None:
-            u = u + self.scalars(self.standard(rows.scalars) * (rows.index > 0)[:, None])  # an anchor has none
+            u = u + self.scalars(scalars)
         if self.index is not None:
             u = u + self.index(rows.index.clamp_max(self.shape.max_index))
         return u
@@ -194,12 +200,8 @@ class Gate(AcceptanceHead):
         """Who sees whom among new rows of one chain [T, T]; None = causal."""
         if self.shape.mask == "causal":
             return None
-        return torch.ones(len(index), len(index), dtype=torch.bool, device=index.device).tril() | self.same_block(index)
-
-    def same_block(self, index: Tensor) -> Tensor:
-        """Which rows of one step are in one block [T, T]; committed rows are in none."""
-        block = (index + self.shape.mask_block - 1) // self.shape.mask_block
-        return (block[:, None] == block[None, :]) & (index > 0)
+        before = torch.ones(len(index), len(index), dtype=torch.bool, device=index.device).tril()
+        return before | self.shape.same_block(index)
 
     def values(self) -> dict[str, Any]:
         return asdict(self.shape)

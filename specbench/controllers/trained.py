@@ -44,7 +44,7 @@ class TrainedStop(ScoreStop):
         raise NotImplementedError
 
     def judge(self, block: Block) -> float:
-        chances = self.chances(block)
+        chances = self.chances(block).cpu()  # the one wait for the device in a block
         self._chances += chances.tolist()
         self._survival = self._survival * float(chances.prod()) if self.conditional else float(chances[-1])
         return self._survival

@@ -23,19 +23,21 @@ from tqdm import tqdm
 
 from specbench.config.methods_mla import MlaConfig
 from specbench.conversion.calibration import Calibration
-from specbench.conversion.files import digest, layer_path, load_layer, save_layer, tensor_digest
+from specbench.conversion.files import layer_facts, layer_path, load_layer, save_layer, tensor_digest
 from specbench.conversion.layer import attention_weights
-from specbench.conversion.plan import Converter, Plan, cast_all, full_names
+from specbench.conversion.plan import Converter, Plan, full_names
 from specbench.conversion.reconstruct import Reconstruction
 from specbench.conversion.statistics import LayerStatistics, gather
 from specbench.conversion.walk import Walk, perplexity
-from specbench.models.checkpoint import LoadedModel, read_tensor, weight_files
+from specbench.hardware.json_file import digest
+from specbench.models.checkpoint import LoadedModel, cast_all, read_tensor, weight_files
 from specbench.models.decoder import Decoder
 from specbench.models.draft import WEIGHTS, save_draft
 from specbench.models.latent_model import latent_decoder, save_latent
 from specbench.models.latent_spec import LatentSpec
 from specbench.models.linear import ReducedHead
 from specbench.models.spec import read_json
+from specbench.results.files import write_atomically
 from specbench.types import ConfigError
 
 log = logging.getLogger(__name__)
@@ -157,7 +159,7 @@ class Conversion:
         plan = self.converter.plan(self._perplexity)
         plan = replace(plan, seconds=time.perf_counter() - start)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
+        write_atomically(path, (json.dumps(asdict(plan), indent=1) + "\n").encode())
         return plan
 
     @cached_property
@@ -238,7 +240,7 @@ class Conversion:
 
     def _seconds(self, folder: Path) -> float:
         paths = [layer_path(folder, layer) for layer in range(self.num_layers)]
-        return sum(float(load_layer(path)[1]["seconds"]) for path in paths)
+        return sum(float(layer_facts(path)["seconds"]) for path in paths)
 
     def estimate(self) -> str:
         """About how long everything takes here, from a short measured product; finished stages are not looked at."""

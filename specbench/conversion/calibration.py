@@ -23,14 +23,12 @@ from specbench.config import DataConfig
 from specbench.config.methods_mla import CalibrationConfig
 from specbench.conversion.files import tensor_digest
 from specbench.models.chat import Chat
-from specbench.tasks import build_task
+from specbench.tasks import WITH_TRAIN_SPLIT, build_task
 from specbench.training.documents import documentation, functions
 from specbench.training.prompts import Prompt, PromptFilter, benchmark_filter
 from specbench.types import ConfigError, DataError, Sample
 
 log = logging.getLogger(__name__)
-
-_SPLITS = ("gsm8k", "mbpp", "cnn_dm")  # tasks with samples that no benchmark measures on
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Calibration:
 
 def check_disjoint(config: CalibrationConfig, task: str) -> None:
     """Raise ConfigError where the task that is measured has no split of its own to calibrate on."""
-    if task in config.sources and task not in _SPLITS:
+    if task in config.sources and task not in WITH_TRAIN_SPLIT:
         raise ConfigError(
             f"method.calibration.sources: {task} has no train split, so a draft that is measured on task={task} "
             "must not be calibrated on it; leave it out"
@@ -121,7 +119,7 @@ def _conversations(name: str, data: DataConfig) -> Iterator[tuple[str, ...]]:
         for text in [*documentation(), *functions()]:
             yield (text,)
         return
-    split = "train" if name in _SPLITS else "test"
+    split = "train" if name in WITH_TRAIN_SPLIT else "test"
     task = build_task(name, source=data.source, data_dir=data.dir, split=split)
     yield from (_answered(sample) for sample in task.samples())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specbench.types import ModelError
-
-
-def digest(content: Any) -> str:
-    """12 hex of a JSON-able value: what a stored intermediate result depends on."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def tensor_digest(tensor: Tensor) -> str:
@@ -45,9 +41,21 @@ def save_layer(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, An
 
 def load_layer(path: Path, device: Any = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and facts of one layer; ModelError where the file is damaged."""
+    with _opened(path, device) as stored:
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  (not a mapping)
+        return tensors, json.loads(stored.metadata()["facts"])
+
+
+def layer_facts(path: Path) -> dict[str, Any]:
+    """What is known about one layer, without its tensors; ModelError where the file is damaged."""
+    with _opened(path, "cpu") as stored:
+        return dict(json.loads(stored.metadata()["facts"]))
+
+
+@contextmanager
+def _opened(path: Path, device: Any) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt", device=str(device)) as stored:
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  (not a mapping)
-            return tensors, json.loads(stored.metadata()["facts"])
+            yield stored
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path} is damaged: remove it, and it is made again ({error})") from error

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from specbench.config.methods_mla import MlaConfig
@@ -17,6 +16,7 @@ from specbench.conversion.compress import Stack, compress
 from specbench.conversion.layer import Split, attention_weights
 from specbench.conversion.ranks import water_fill
 from specbench.conversion.statistics import LayerStatistics
+from specbench.models.checkpoint import cast_all
 from specbench.models.decoder import Decoder
 from specbench.models.latent_spec import BiasMode, LatentSpec
 from specbench.types import ConfigError
@@ -142,8 +142,3 @@ class Converter:
 def full_names(layer: int, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Names in `self_attn.` -> names in a model's folder."""
     return {f"model.layers.{layer}.self_attn.{name}": tensor for name, tensor in parts.items()}
-
-
-def cast_all(parts: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Floats in `dtype`, indices as they are."""
-    return {name: part.to(dtype) if part.is_floating_point() else part for name, part in parts.items()}

@@ -20,8 +20,8 @@ from specbench.config.methods_mla import MlaConfig
 from specbench.conversion.calibration import Calibration
 from specbench.conversion.files import layer_path, load_layer, save_layer
 from specbench.conversion.functional import FunctionalLoss, KvLoss, Loss, Pairs, Tuning, error, trained_names
-from specbench.conversion.plan import cast_all
 from specbench.conversion.walk import Walk
+from specbench.models.checkpoint import cast_all
 from specbench.models.decoder import Decoder
 from specbench.models.latent import LatentAttention
 from specbench.models.spec import ModelSpec
@@ -87,9 +87,9 @@ class Reconstruction:
         parts = {name: tensors[name] for name in attention.parts() if name in tensors}
         functional = FunctionalLoss(attention, self.decoder.batch_rows(data.inputs[:1]))
         training, held_out = self._parted(data)
-        before = error(functional, parts, held_out, batch)
         facts: dict[str, Any] = {}
         if self.tunes:
+            before = error(functional, parts, held_out, batch)
             tuning = Tuning(
                 loss=self._loss(index, functional),
                 training=training,
@@ -101,11 +101,10 @@ class Reconstruction:
                 tick=lambda last: _show(bar, index, last),
             )
             parts = tuning.run()
-            facts = {"updates": tuning.updates, "objective": tuning.curve}
+            facts = {"error_before": before, "updates": tuning.updates, "objective": tuning.curve}
         final = cast_all({**tensors, **parts}, self.stored)
         after = error(functional, cast_all({name: final[name] for name in parts}, self.decoder.dtype), held_out, batch)
-        facts |= {"error_before": before if self.tunes else after, "error_after": after}
-        return final, {**facts, "seconds": time.perf_counter() - start}
+        return final, {"error_before": after, **facts, "error_after": after, "seconds": time.perf_counter() - start}
 
     def _parted(self, data: Pairs) -> tuple[Pairs, Pairs]:
         """Training and held-out sequences; held out are the last ones."""

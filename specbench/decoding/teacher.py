@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.decoding.target import Target, fill
+from specbench.decoding.target import Target, fill, most_likely
 from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
 
@@ -41,7 +41,7 @@ def first_choices(
         logits = decoder.forward(rows, cache, start=first).logits
         assert logits is not None
         cache.keep(range(rows.shape[1]))
-        chosen.append(logits[0, :, :vocab_size].argmax(-1))
+        chosen.append(most_likely(logits[0, :, :vocab_size])[1])
     return torch.cat(chosen)
 
 

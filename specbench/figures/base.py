@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from specbench.analysis.table_text import shown
 from specbench.figures.style import CONTROLLERS, METHODS, Look, look_of, published, variant
 from specbench.results.frozen import Frozen
+from specbench.results.provenance import CONFIGURED, configured
 from specbench.results.schema import empty_frame
 from specbench.results.store import FINISHED
 from specbench.types import SpecbenchError
@@ -133,15 +136,10 @@ def _panels(runs: pd.DataFrame) -> list[str]:
     return list(texts)
 
 
-def configured(runs: pd.DataFrame) -> list[str]:
-    """The columns that hold the runs' configuration."""
-    return [str(column) for column in runs if str(column).startswith("cfg.")]
-
-
 def _settings(runs: pd.DataFrame) -> pd.Series:
     """What tells runs of one method in one panel apart, for each run; "" where nothing does."""
-    keys = [key for key in configured(runs) if not key.removeprefix("cfg.").startswith(_NOT_SHOWN)]
-    text = runs[keys].map(_text)
+    keys = [key for key in configured(runs) if not key.removeprefix(CONFIGURED).startswith(_NOT_SHOWN)]
+    text = runs[keys].map(functools.partial(shown, nothing="none"))
     differing = [key for key in keys if (text[key].groupby(runs["panel"]).nunique() > 1).any()]
     if not differing:
         return pd.Series("", index=runs.index)
@@ -149,12 +147,11 @@ def _settings(runs: pd.DataFrame) -> pd.Series:
     return pd.Series(said, index=runs.index)
 
 
-def _text(value: Any) -> str:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, float):
-        return "none" if pd.isna(value) else f"{value:g}"
-    return "none" if value is None or value is pd.NA else str(value)
+def whisker(row: Mapping[Any, Any], value: str, low: str = "ci_low", high: str = "ci_high") -> list[list[float]] | None:
+    """How far an interval reaches below and above its value, for `errorbar`; None where there is none."""
+    if pd.isna(row[low]) or pd.isna(row[high]):
+        return None
+    return [[max(0.0, row[value] - row[low])], [max(0.0, row[high] - row[value])]]
 
 
 def _label(key: str, setting: str) -> str:

@@ -13,11 +13,12 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from specbench.analysis.all_tables import all_tables
-from specbench.analysis.table_text import Table, missing, numeric
+from specbench.analysis.table_text import Table, missing, numeric, shown
 from specbench.figures.base import NotEnoughData
 from specbench.figures.catalogue import Part, draw, parts
 from specbench.figures.show import png
 from specbench.results.frozen import Frozen
+from specbench.results.provenance import CONFIGURED, configured
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,6 @@ _TEMPLATE = Path(__file__).with_name("page.html.j2")
 _ENVIRONMENT = ("host", "device", "cpu", "gpu", "threads", "commit", "dirty", "load")
 _PIXELS = 125  # CSS pixels an inch: text of 8 points is read without zooming
 _VERSION = "version."
-_CONFIGURED = "cfg."
 
 
 class Picture(NamedTuple):
@@ -126,7 +126,7 @@ def _values(column: pd.Series) -> list[str]:
 
 def _configuration(runs: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Keys with one value in all runs, and for each run its other keys."""
-    keys = [name for name in runs if str(name).startswith(_CONFIGURED)]
+    keys = configured(runs)
     texts = runs[keys].map(_text)
     shared = [key for key in keys if texts[key].nunique(dropna=False) == 1]
     common = {_key(key): texts[key].iloc[0] for key in shared}
@@ -142,7 +142,7 @@ def _own(runs: pd.DataFrame, texts: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _key(name: Any) -> str:
-    return str(name).removeprefix(_CONFIGURED)
+    return str(name).removeprefix(CONFIGURED)
 
 
 def _text(value: Any) -> str:
@@ -150,6 +150,4 @@ def _text(value: Any) -> str:
         value = value.tolist()
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
-    if missing(value):
-        return "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return shown(value)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.analysis.theory import curve_of, prediction
-from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks
+from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks, whisker
 from specbench.figures.style import INK, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
@@ -42,9 +42,7 @@ def build(frame: pd.DataFrame) -> Figure:
         axis.axhline(1.0, color=INK, linewidth=0.6, linestyle="--")
         for row in in_order(frame[frame["panel"] == task], styles):
             look, speedup = styles[row["label"]], row["walltime_speedup"]
-            error = None
-            if pd.notna(row["ci_low"]) and pd.notna(row["ci_high"]):
-                error = [[speedup - row["ci_low"]], [row["ci_high"] - speedup]]
+            error = whisker(row, "walltime_speedup")
             axis.errorbar(
                 row["predicted_speedup"], speedup, yerr=error, label=row["label"], elinewidth=0.7, **look.of_point()
             )

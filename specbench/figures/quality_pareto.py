@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks
+from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks, whisker
 from specbench.figures.style import FAINT, INK, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
@@ -59,8 +59,8 @@ def build(frame: pd.DataFrame) -> Figure:
             axis.errorbar(
                 row["walltime_speedup"],
                 row["score"],
-                xerr=_error(row, "walltime_speedup", "ci_low", "ci_high"),
-                yerr=_error(row, "score", "score_low", "score_high"),
+                xerr=whisker(row, "walltime_speedup"),
+                yerr=whisker(row, "score", "score_low", "score_high"),
                 label=row["label"],
                 elinewidth=0.6,
                 **styles[row["label"]].of_point(),
@@ -94,9 +94,3 @@ def _front(axis: Axes, rows: pd.DataFrame) -> None:
         zorder=1,
         label="beaten in neither",
     )
-
-
-def _error(row: dict[Any, Any], value: str, low: str, high: str) -> list[list[float]] | None:
-    if pd.isna(row[low]) or pd.isna(row[high]):
-        return None
-    return [[max(0.0, row[value] - row[low])], [max(0.0, row[high] - row[value])]]

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specbench.figures.base import NAMES, finished_runs, looks
+from specbench.figures.base import NAMES, finished_runs, looks, whisker
 from specbench.figures.style import INK, Look, from_zero, grid, note, panels, styled
 from specbench.results.frozen import Frozen
 
@@ -40,10 +40,9 @@ def build(frame: pd.DataFrame) -> Figure:
 def _bars(axis: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
     places = {label: place for place, label in enumerate(styles)}
     for row in rows.to_dict("records"):
-        speedup, low, high = row["walltime_speedup"], row["ci_low"], row["ci_high"]
+        speedup, error = row["walltime_speedup"], whisker(row, "walltime_speedup")
         axis.barh(places[row["label"]], speedup, height=0.75, **styles[row["label"]].of_bar())
-        if pd.notna(low) and pd.notna(high):
-            error = [[speedup - low], [high - speedup]]
+        if error is not None:
             axis.errorbar(speedup, places[row["label"]], xerr=error, color=INK, capsize=1.5, linewidth=0.8)
     axis.axvline(1.0, color=INK, linewidth=0.8, linestyle="--")
     axis.set_yticks(list(places.values()), [styles[label].name for label in places])

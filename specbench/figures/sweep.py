@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.figures.base import CONTEXT, NAMES, NotEnoughData, configured, finished_runs
+from specbench.figures.base import CONTEXT, NAMES, NotEnoughData, finished_runs
 from specbench.figures.style import INK, Look, from_zero, grid, legend, look_of, styled, variant
 from specbench.results.frozen import Frozen
+from specbench.results.provenance import CONFIGURED, configured
 
 LEAST = 3  # values that make a sweep
 _SHOWN = {
@@ -19,7 +20,7 @@ _SHOWN = {
     "draft_tokens_per_step": "tokens drafted a step",
     "sublayers_left_out": "sublayers left out at the end",
 }
-_LABELS = {CONTEXT.removeprefix("cfg."): "context (tokens)", "method.lam": "λ"}
+_LABELS = {CONTEXT.removeprefix(CONFIGURED): "context (tokens)", "method.lam": "λ"}
 
 
 def select(frozen: Frozen) -> pd.DataFrame:
@@ -36,7 +37,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
     own = runs if key == CONTEXT else own
     value = pd.to_numeric(own[key], errors="coerce")
     line = [_line(run, key) for run in own.to_dict("records")]
-    own = own.assign(setting=key.removeprefix("cfg."), value=value, line=line)
+    own = own.assign(setting=key.removeprefix(CONFIGURED), value=value, line=line)
     own = own.assign(sublayers_left_out=_left_out(own)).dropna(subset="value").sort_values("value")
     columns = [*NAMES, "setting", "value", "line", "ci_low", "ci_high", *_SHOWN]
     return own[columns].reset_index(drop=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def read_if_usable(path: Path) -> dict[str, Any]:
         return {}
 
 
-def digest(content: Mapping[str, Any]) -> str:
+def digest(content: Any) -> str:
     """12 hex digits that change with any value of `content`."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

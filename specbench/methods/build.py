@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +14,7 @@ import torch
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.protocol import Controller
 from specbench.decoding.target import Target
+from specbench.hardware.json_file import digest
 from specbench.hardware.latency import LatencyModel, ProfilePlan
 from specbench.hardware.profile import VerifyCurve
 from specbench.hardware.timer import PhaseTimer, device_synchronizer
@@ -32,7 +31,6 @@ class Parts:
 
     `curve` measures (or loads) the target's latency t(T) when it is called, `latency` what the parts of a pass cost.
     `model_hash` names the target's weights, `task` what is decoded (for parts stored by task),
-    `draft_card` says how a converted draft was made,
     `artefacts` has the trained parts of these models and this setting.
     """
 
@@ -45,7 +43,6 @@ class Parts:
     latency: Callable[[ProfilePlan], LatencyModel] | None = None
     model_hash: str | None = None
     task: str | None = None
-    draft_card: Mapping[str, Any] = field(default_factory=dict)
     artefacts: Artefacts = field(default_factory=Artefacts)
     timer: PhaseTimer = field(init=False)
 
@@ -100,7 +97,7 @@ def artefact_key(method: Any, parts: Parts) -> Key:
     own = {name: _plain(getattr(method, name)) for name in fields if name not in _NOT_THE_DRAFTER}
     drafter = method._target_.rpartition(".")[0].rpartition(".")[2].rstrip("_")
     if own:
-        drafter += "-" + hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8]
+        drafter += "-" + digest(own)[:8]
     return {**parts.artefacts.key, "drafter": drafter}
 
 

@@ -14,6 +14,7 @@ from specbench.decoding.target import fill
 from specbench.decoding.verification import verify
 from specbench.methods.lookahead_engine import LookaheadEngine, Plan
 from specbench.methods.past import Past
+from specbench.methods.sps import readable
 from specbench.models.decoder import Decoder, ancestor_mask
 from specbench.models.kv_cache import KVCache
 from specbench.types import Draft, Verdict, VerifyResult
@@ -104,7 +105,7 @@ class LookaheadDraft:
         before = len(unseen) - 1
         parents = (*range(-1, before - 1), *(before + parent for parent in plan.parents))
         mask, depth = ancestor_mask(parents, self.decoder.device)
-        ids = torch.tensor([self._known([*unseen, *plan.tokens])], device=self.decoder.device)
+        ids = torch.tensor([list(self._known([*unseen, *plan.tokens]))], device=self.decoder.device)
         start = self.cache.length
         out = self.decoder.forward(ids, self.cache, start=start, positions=depth + start, mask=mask, logits="none")
         rows = torch.tensor(asked, device=self.decoder.device) + before
@@ -112,7 +113,5 @@ class LookaheadDraft:
         shared = self.request.target.decoder.spec.vocab_size
         return self.decoder.head(states)[:, :shared], states, out.hidden[0]
 
-    def _known(self, tokens: Sequence[int]) -> list[int]:
-        """Tokens as the draft can read them: an id beyond its vocabulary becomes its last."""
-        last = self.decoder.spec.vocab_size - 1
-        return [min(token, last) for token in tokens]
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        return readable(tokens, self.decoder, target=self.request.target.decoder)

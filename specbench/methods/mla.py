@@ -6,20 +6,8 @@ is what any draft model does. Who converts it, and when, is `specbench.runner.co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from specbench.methods.build import Parts, build_controller
 from specbench.methods.sps import SpeculativeSampling
 
 
-@dataclass
 class LatentDraft(SpeculativeSampling):
-    """`card` says how the draft was converted and how near its layers come to the original's; {} = it was not."""
-
-    card: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def build(cls, config: Any, parts: Parts) -> LatentDraft:
-        return cls(parts.require_draft(), build_controller(config, parts), card=parts.draft_card)
+    """A draft of its own name: what is trained for it serves no other."""

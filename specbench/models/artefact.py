@@ -7,8 +7,6 @@ nothing else.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specbench.hardware.json_file import digest
 from specbench.models.decoder import Decoder
 from specbench.models.prepare import file_sha256
 from specbench.results.files import read_json, write_json
@@ -67,7 +66,7 @@ def load_artefact(path: Path) -> Artefact:
 
 def key_digest(key: Key) -> str:
     """Eight hex digits that name a key."""
-    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:8]
+    return digest(dict(key))[:8]
 
 
 def _card(path: Path) -> dict[str, Any]:

@@ -68,9 +68,14 @@ class Chat:
 
     def only_turn(self, ids: Sequence[int], *, date: datetime.date) -> str:
         """The user turn of a one-turn conversation from its token ids: what `encode_chat` was given."""
-        before, _, after = self.render([{"role": "user", "content": _MARK}], date=date).partition(_MARK)
+        before, after = self.turn_frame(date=date)
         text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
         return text.partition(before)[2].removesuffix(after)
+
+    def turn_frame(self, *, date: datetime.date) -> tuple[str, str]:
+        """What the template writes before and after the user turn of a one-turn conversation."""
+        before, _, after = self.render([{"role": "user", "content": _MARK}], date=date).partition(_MARK)
+        return before, after
 
     def _adds_bos(self) -> bool:
         bos = self.tokenizer.bos_token_id

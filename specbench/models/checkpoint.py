@@ -85,7 +85,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_tensor(files: list[Path], name: str) -> Tensor | None:
     """The tensor of that name, None where no file has it; raises ModelError where a file is damaged."""
-    return next((tensor for path in files for found, tensor in stored_tensors([path]) if found == name), None)
+    return next((tensor for found, tensor in stored_tensors(files) if found == name), None)
+
+
+def cast_all(parts: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Floats in `dtype`, indices as they are."""
+    return {name: part.to(dtype) if part.is_floating_point() else part for name, part in parts.items()}
 
 
 def fill_slots(slots: Mapping[str, Tensor], files: list[Path], *, others: Collection[str] = ()) -> None:

@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.models.checkpoint import LoadedModel, fill_slots, read_tensor, weight_files
+from specbench.models.checkpoint import LoadedModel, cast_all, fill_slots, read_tensor, weight_files
 from specbench.models.decoder import Decoder
-from specbench.models.latent_model import latent_config, write_library_module
+from specbench.models.latent_model import copy_side_files, latent_config, write_library_module
 from specbench.models.latent_spec import LatentSpec
 from specbench.models.linear import ReducedHead
 from specbench.models.prepare import file_sha256
@@ -156,17 +156,10 @@ def export_library(folder: Path, target_folder: Path, out: Path) -> None:
     tensors[_EMBEDDING] = _required(target_folder, _EMBEDDING)
     if not read_spec(target_folder).tied_embeddings:
         tensors[_HEAD] = _required(target_folder, _HEAD)
-    stored = tensors[_EMBEDDING].dtype
-    save_file(
-        {name: tensor.to(stored) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()},
-        out / "model.safetensors",
-        {"format": "pt"},
-    )
+    save_file(cast_all(tensors, tensors[_EMBEDDING].dtype), out / "model.safetensors", {"format": "pt"})
     (out / CONFIG).write_bytes((folder / CONFIG).read_bytes())
     write_library_module(out, read_json(folder / CONFIG))
-    for path in target_folder.iterdir():
-        if path.suffix in (".json", ".jinja", ".txt", ".model") and path.name != CONFIG and "index" not in path.name:
-            (out / path.name).write_bytes(path.read_bytes())
+    copy_side_files(target_folder, out)
 
 
 @contextmanager

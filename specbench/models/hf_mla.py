@@ -220,47 +220,36 @@ def eager_attention(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def _put_in(model: Any) -> None:
-    """Give every layer of a library model latent attention."""
-    for index, layer in enumerate(model.model.layers):
-        layer.self_attn = MultiHeadLatentAttention(layer.self_attn, model.config, index)
-    model.post_init()
+class _Latent:
+    """What a library model with latent attention in every layer has in common; stands before the library's class."""
+
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        model: Any = self
+        for index, layer in enumerate(model.model.layers):
+            layer.self_attn = MultiHeadLatentAttention(layer.self_attn, config, index)
+        model.post_init()
 
 
-class LlamaMLAForCausalLM(LlamaForCausalLM):
+class LlamaMLAForCausalLM(_Latent, LlamaForCausalLM):
     """Llama with latent attention."""
 
     config_class = LlamaMLAConfig
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-
-    def __init__(self, config: LlamaMLAConfig) -> None:
-        super().__init__(config)
-        _put_in(self)
 
 
-class Qwen2MLAForCausalLM(Qwen2ForCausalLM):
+class Qwen2MLAForCausalLM(_Latent, Qwen2ForCausalLM):
     """Qwen2 with latent attention."""
 
     config_class = Qwen2MLAConfig
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-
-    def __init__(self, config: Qwen2MLAConfig) -> None:
-        super().__init__(config)
-        _put_in(self)
 
 
-class Qwen3MLAForCausalLM(Qwen3ForCausalLM):
+class Qwen3MLAForCausalLM(_Latent, Qwen3ForCausalLM):
     """Qwen3 with latent attention."""
 
     config_class = Qwen3MLAConfig
-    _supports_flash_attn = False
-    _supports_flex_attn = False
-
-    def __init__(self, config: Qwen3MLAConfig) -> None:
-        super().__init__(config)
-        _put_in(self)
 
 
 def register() -> None:

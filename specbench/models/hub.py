@@ -42,7 +42,7 @@ def check_hub(named: Named, *, needed: Collection[str]) -> None:
 def _not_here(source: str, revision: str | None) -> bool:
     """Whether a source is a Hub id whose files are not in the Hub's cache folder."""
     path = Path(source).expanduser()
-    if ":" in source or source.endswith(".gguf") or path.is_dir() or not HUB_ID.fullmatch(source):
+    if source.endswith(".gguf") or path.is_dir() or not HUB_ID.fullmatch(source):
         return False
     import huggingface_hub
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specbench.models.checkpoint import LoadedModel, copy_into, stored_tensors, weight_files
+from specbench.models.checkpoint import LoadedModel, cast_all, copy_into, stored_tensors, weight_files
 from specbench.models.decoder import Decoder
 from specbench.models.latent import LatentAttention
 from specbench.models.latent_spec import LatentSpec
@@ -111,13 +111,18 @@ def save_latent(
     stored = _all_tensors(base.folder, spec, tensors)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
-    for path in base.folder.iterdir():
-        if path.suffix in _SIDE_FILES and path.name not in _NOT_COPIED and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, folder / path.name)
+    copy_side_files(base.folder, folder)
     write_library_module(folder, config)
     # Last: a folder without a config is no model, so a killed writer leaves nothing that can be mistaken for one.
     (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
+
+
+def copy_side_files(source: Path, out: Path) -> None:
+    """Copy tokenizer and settings of a model, without its config, its cards and the index of its weights."""
+    for path in source.iterdir():
+        if path.suffix in _SIDE_FILES and path.name not in _NOT_COPIED and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, out / path.name)
 
 
 def _all_tensors(base: Path, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,10 +139,7 @@ def _all_tensors(base: Path, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> 
             raise ModelError(f"converted attention: tensor {name} is missing")
         if found[name].shape != shape:
             raise ModelError(f"tensor {name} has shape {list(found[name].shape)}, mla asks for {list(shape)}")
-    return {
-        name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
-        for name, tensor in found.items()
-    }
+    return {name: tensor.contiguous() for name, tensor in cast_all(found, dtype).items()}
 
 
 def latent_config(config: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def latent_config(config: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
 
 def write_library_module(folder: Path, config: Mapping[str, Any]) -> None:
     """Put the module that `auto_map` of a config.json names beside it, if it names ours."""
-    if any(str(value).startswith("modeling_mla.") for value in config.get("auto_map", {}).values()):
+    if any(str(value).startswith(f"{Path(MODULE).stem}.") for value in config.get("auto_map", {}).values()):
         shutil.copyfile(_LIBRARY_SOURCE, folder / MODULE)
 
 
@@ -181,14 +183,15 @@ def read_base(folder: Path) -> Base:
     return Base(str(table["base"]), str(table["base_revision"]), table.get("provenance") or {})
 
 
-def check_base(folder: Path, base: LoadedModel | Source) -> None:
-    """Raise ModelError where the converted model of a folder was made from another model than `base`."""
+def check_base(folder: Path, base: LoadedModel | Source) -> Base:
+    """What the converted model of a folder was made from; raises ModelError where it is another than `base`."""
     made_from = read_base(folder)
     if made_from.revision != base.revision:
         raise ModelError(
             f"the model in {folder} was converted from {made_from.name} (revision {made_from.revision}), not from "
             f"{base.name} (revision {base.revision}); convert that one with scripts/convert_mla.py"
         )
+    return made_from
 
 
 def _refuse_unknown(tensors: Mapping[str, Tensor], known: Any) -> None:

@@ -6,20 +6,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from specbench.config.identity import job_key
 from specbench.config.trees import flatten
 from specbench.results.files import read_json
 from specbench.results.store import read_tables
 from specbench.results.summary import load_config
 
+CONFIGURED = "cfg."  # begins the columns that hold a run's configuration
 _LEFT_OUT = ("paths.", "logger.", "data.dir", "dry_run", "experiment_name", "objective")
 
 
 def provenance(run_dir: Path) -> dict[str, Any]:
     """The columns that a frozen run has beside its numbers; DataError names a damaged file."""
     config = load_config(run_dir)
-    configured = {f"cfg.{key}": _anywhere(value) for key, value in flatten(config).items() if not _left_out(key)}
-    return {"job": job_key(config), "load": _mean_load(run_dir), **_environment(run_dir), **configured}
+    settings = {f"{CONFIGURED}{key}": _anywhere(value) for key, value in flatten(config).items() if not _left_out(key)}
+    return {"job": job_key(config), "load": _mean_load(run_dir), **_environment(run_dir), **settings}
+
+
+def configured(runs: pd.DataFrame) -> list[str]:
+    """The columns that hold the runs' configuration."""
+    return [str(column) for column in runs if str(column).startswith(CONFIGURED)]
 
 
 def _environment(run_dir: Path) -> dict[str, Any]:
@@ -49,7 +57,7 @@ def _mean_load(run_dir: Path) -> float | None:
 
 
 def _left_out(key: str) -> bool:
-    return key.endswith("_target_") or any(key == name or key.startswith(name) for name in _LEFT_OUT)
+    return key.endswith("_target_") or key.startswith(_LEFT_OUT)
 
 
 def _anywhere(value: Any) -> Any:

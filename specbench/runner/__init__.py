@@ -12,14 +12,14 @@ from typing import Any
 import yaml
 
 from specbench.analysis.metrics import summarise
-from specbench.config import RunConfig, as_dict, run_id
+from specbench.config import RunConfig, as_dict, run_folder
 from specbench.loggers import Logger, build_logger
 from specbench.recording import Answer, choice_rows, sample_row, step_rows
 from specbench.results.experiments import join_experiment
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
-from specbench.runner.estimate import estimated_seconds
+from specbench.runner.estimate import WARM_UP_TOKENS, estimated_seconds
 from specbench.runner.missing import make_missing
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
 from specbench.runner.replaying import draft_numbers
@@ -29,8 +29,6 @@ from specbench.types import Sample, SampleError, Task
 
 log = logging.getLogger(__name__)
 
-_WARM_UP_TOKENS = 32
-
 
 def run(config: RunConfig) -> float | None:
     """Measure one config and give its objective (None where it has none); a dry run gives its estimated seconds.
@@ -39,7 +37,7 @@ def run(config: RunConfig) -> float | None:
     divergence from AR is a bug; other SpecbenchErrors before measuring.
     """
     config = on_device(config)
-    run_dir = Path(config.paths.results_dir) / "runs" / run_id(config)
+    run_dir = run_folder(config)
     if config.dry_run:
         samples = ordered_samples(config, make_task(config))
         seconds = estimated_seconds(config, len(samples))
@@ -120,7 +118,7 @@ class _Run:
             session,
             todo[0],
             passes=self.config.measure.warmup,
-            max_new_tokens=min(_WARM_UP_TOKENS, max_new_tokens),
+            max_new_tokens=min(WARM_UP_TOKENS, max_new_tokens),
         )
         repetitions = Repetitions(self.config.measure.drift_repeats, self.config.measure.drift_share)
         previous = None
@@ -208,7 +206,7 @@ class _Run:
             **identity,
             **metrics,
             **_curve_numbers(session),
-            **draft_numbers(getattr(session.method, "drafter", None)),
+            **draft_numbers(getattr(session.method, "drafter", None), session.draft_card),
         }
 
 

@@ -17,11 +17,11 @@ from specbench.config import RunConfig
 from specbench.config.methods_mla import MlaConfig
 from specbench.conversion.build import VERSION, convert
 from specbench.conversion.calibration import check_disjoint, read_calibration
-from specbench.conversion.files import digest
+from specbench.hardware.json_file import digest
 from specbench.hardware.threads import set_num_threads
 from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.models.draft import draft_source, find_draft, load_draft
-from specbench.models.latent_model import CONFIG, check_base, read_base
+from specbench.models.latent_model import CONFIG, check_base
 from specbench.models.source import Source, resolve
 from specbench.types import ConfigError, ModelError
 
@@ -90,8 +90,7 @@ def _checked(folder: Path, base: _Base) -> Converted:
     """A folder on disk, if it holds a model that was converted from this very base."""
     if not (folder / CONFIG).is_file():
         raise ConfigError(f"method.folder={folder}: no converted model; make one with scripts/convert_mla.py")
-    check_base(folder, base.found)
-    return Converted(str(folder), None, read_base(folder).provenance)
+    return Converted(str(folder), None, check_base(folder, base.found).provenance)
 
 
 def _make(config: RunConfig, base: _Base, method: MlaConfig, folder: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specbench.config import RunConfig, aligned, as_dict, compose_each, job_key, run_id, sweep_jobs
+from specbench.config import RunConfig, aligned, as_dict, compose_each, job_key, run_folder, sweep_jobs
 from specbench.results.frozen import freeze, join_frozen
 from specbench.results.store import is_finished
 from specbench.runner import run
@@ -36,7 +36,7 @@ class Job:
     @property
     def run_dir(self) -> Path:
         """Where its run lies or will lie."""
-        return Path(self.config.paths.results_dir) / "runs" / run_id(self.config)
+        return run_folder(self.config)
 
 
 @dataclass
@@ -86,10 +86,11 @@ def plans(experiments: Sequence[str], words: Sequence[str], frozen: Collection[s
 def overview(plans: Sequence[Plan]) -> str:
     """One line an experiment (jobs, those to run, the estimate), what cannot run, and the sum."""
     rows = [("experiment", "jobs", "to run", "about")]
-    for each in plans:
-        about = "-" if each.seconds is None else duration(each.seconds)
+    estimates = [each.seconds for each in plans]
+    for each, seconds in zip(plans, estimates, strict=True):
+        about = "-" if seconds is None else duration(seconds)
         rows.append((each.experiment, str(len(each.jobs)), str(len(each.missing)), about))
-    known = sum(each.seconds or 0.0 for each in plans)
+    known = sum(seconds or 0.0 for seconds in estimates)
     problems = [f"{each.experiment}: cannot run: {text}" for each in plans for text in each.problems]
     return "\n".join([*aligned(rows), f"together about {duration(known)} (-: no earlier run tells)", *problems])
 

@@ -8,7 +8,7 @@ its full length, also where a stop id would have cut it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,15 +79,14 @@ def replay_of(built: Generator) -> Replay:
     return Replay(built)
 
 
-def draft_numbers(drafter: Any) -> dict[str, Any]:
-    """What a drafter's own model costs: KV bytes a token, measured on a cache's tensors, and its conversion's card."""
+def draft_numbers(drafter: Any, card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a drafter's own model costs: KV bytes a token, measured on a cache's tensors; and how it was converted."""
     draft = getattr(drafter, "draft", None)
     if not isinstance(draft, Decoder):
         return {}
-    card = dict(getattr(drafter, "card", {}))
     return {
         "draft_kv_bytes_per_token": draft.new_cache(_ROWS).nbytes() / _ROWS,
-        **({"conversion": card} if card else {}),
+        **({"conversion": dict(card)} if card else {}),
     }
 
 

@@ -160,7 +160,6 @@ class Session:
             draft=self.draft.decoder if self.draft else None,
             folder=self.model.folder,
             draft_folder=self.draft.folder if self.draft else None,
-            draft_card=self.draft_card,
             curve=lambda: self.curve,
             latency=self.latency,
             model_hash=self.model.revision,

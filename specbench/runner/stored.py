@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from specbench.config import RunConfig, compose, run_id
+from specbench.config import RunConfig, compose, run_folder
 from specbench.recording import Answer, Turn
 from specbench.results.files import read_json
 from specbench.results.schema import BASELINE, METHOD
@@ -56,7 +55,7 @@ class StoredBaseline:
 
 def stored_baseline(config: RunConfig, environment: dict[str, Any]) -> StoredBaseline:
     """The finished `method=ar` run that differs from `config` in the method only; ConfigError says how to make it."""
-    folder = _folder(ar_config(config))
+    folder = run_folder(ar_config(config))
     if not is_finished(folder):
         raise ConfigError(f"measure.baseline=stored: no finished AR run at {folder}; {_how_to_make(config)}")
     samples = load_samples(folder)
@@ -77,7 +76,7 @@ def stored_baseline(config: RunConfig, environment: dict[str, Any]) -> StoredBas
 def missing_baseline(config: RunConfig) -> RunConfig | None:
     """The config of the AR run that `config` takes its answers from, where that run is not finished yet."""
     wanted = ar_config(config)
-    return None if is_finished(_folder(wanted)) else wanted
+    return None if is_finished(run_folder(wanted)) else wanted
 
 
 def ar_config(config: RunConfig) -> RunConfig:
@@ -93,7 +92,3 @@ def _how_to_make(config: RunConfig) -> str:
     if config.measure.acceptance == "replay":
         return "artefact.if_missing=build decodes the answers first"
     return "make it with the same command and method=ar measure.baseline=none"
-
-
-def _folder(config: RunConfig) -> Path:
-    return Path(config.paths.results_dir) / "runs" / run_id(config)

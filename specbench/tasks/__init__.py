@@ -25,6 +25,7 @@ _BUILDERS = {
 TASK_NAMES: tuple[str, ...] = tuple(_BUILDERS)
 # Where samples that no benchmark measures on are found, task by task.
 _TRAIN_SOURCES = {"gsm8k": ("hub", "local"), "cnn_dm": ("hub", "embedded"), "mbpp": ("hub", "local")}
+WITH_TRAIN_SPLIT = tuple(_TRAIN_SOURCES)
 
 
 def build_task(

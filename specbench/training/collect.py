@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 _WINDOW_FILES = 4  # files whose prompts are sorted by length together
 _MOST_TURN_FILES = 4  # times as many files as would do if every turn were new and whole
 _TURN_CHARS = 8  # a shorter turn asks nothing
-_MARK = "specbench-turn"
 
 
 Job = tuple[Path, Callable[[], None]]  # a file, and what writes it
@@ -71,8 +70,7 @@ class Writer:
 
     def turn_header(self) -> list[int]:
         """Token ids of everything before a first user turn's text."""
-        text = self.chat.render([{"role": "user", "content": _MARK}], date=self.date)
-        return self.chat.encode_rendered(text.partition(_MARK)[0])
+        return self.chat.encode_rendered(self.chat.turn_frame(date=self.date)[0])
 
     def answers(self, requests: Sequence[BatchRequest], *, seed: int) -> list[BatchAnswer]:
         return answer_batch(self.decoder, requests, stop_ids=self.chat.stop_ids, seed=seed, size=self.size)

@@ -27,7 +27,7 @@ from specbench.models.decoder import Decoder
 from specbench.models.draft import save_draft
 from specbench.models.linear import ReducedHead
 from specbench.models.source import Source, resolve
-from specbench.results.files import read_json, write_json
+from specbench.results.files import read_json, write_atomically, write_json
 from specbench.training.collect import Collector, Writer
 from specbench.training.corpus import Example, batch_files, count_tokens, read_corpus
 from specbench.training.distil import (
@@ -168,7 +168,7 @@ class DraftTraining:
             if is_held_out(example, every)
         }
         lines = [json.dumps({"prompt": turn, "source": source}, ensure_ascii=False) for turn, source in turns.items()]
-        (self.folder / "held_out.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_atomically(self.folder / "held_out.jsonl", ("\n".join(lines) + "\n").encode())
 
     def _facts(self, training: Sequence[Example], held_out: Sequence[Example], vocab_size: int) -> dict[str, Any]:
         corpus = self.folder / "corpus.json"

@@ -121,8 +121,7 @@ class Steps:
         seen[longest:, :longest] = torch.arange(longest) < context[:, None]
         within = index[:, None] >= index[None, :]
         if self.shape.mask == "block_causal":
-            block = (index + self.shape.mask_block - 1) // self.shape.mask_block
-            within |= block[:, None] == block[None, :]
+            within |= self.shape.same_block(index)
         seen[longest:, longest:] = (step[:, None] == step[None, :]) & within
         return seen
 

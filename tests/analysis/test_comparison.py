@@ -4,13 +4,9 @@ import pytest
 
 from specbench.analysis.comparison import lead, speedup_of, timed_by_run
 from specbench.results.opening import open_results
-from tests.results.folders import Spec, quick_intervals, write_run
+from tests.results.folders import Spec, write_run
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_intervals():
-    with quick_intervals():
-        yield
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture

@@ -19,15 +19,12 @@ from specbench.results.opening import open_results
 from specbench.results.published import load_published
 from specbench.types import DataError
 from tests.figures.conftest import cells as made_up_cells
-from tests.results.folders import Spec, paper, quick_intervals, write_run
+from tests.results.folders import Spec, paper, write_run
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_intervals():
-    with quick_intervals():
-        yield
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ from torch import Tensor
 from specbench.config import compose
 from specbench.config.methods_mla import MlaConfig
 from specbench.conversion.layer import AttentionWeights, attention_weights
-from specbench.conversion.plan import Converter, Plan, cast_all, full_names
+from specbench.conversion.plan import Converter, Plan, full_names
 from specbench.conversion.statistics import LayerStatistics, gather
 from specbench.conversion.walk import Walk
+from specbench.models.checkpoint import cast_all
 from specbench.models.decoder import Decoder
 from specbench.models.latent_model import latent_decoder
 from tests.models.pairs import decoder_of, library_model, random_ids

@@ -22,7 +22,7 @@ from specbench.figures.catalogue import parts
 from specbench.figures.page import page
 from specbench.results.opening import open_results
 from specbench.results.published import load_published
-from tests.results.folders import Spec, paper, quick_intervals, write_run
+from tests.results.folders import Spec, paper, write_run
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 VOID = {"meta", "link", "img", "br"}
@@ -66,10 +66,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_intervals():
-    with quick_intervals():
-        yield
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture(scope="module")

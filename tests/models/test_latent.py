@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -26,12 +27,12 @@ from tests.models.latents import (
 )
 from tests.models.pairs import decoder_of, filled_cache, library_model, random_ids
 
-MODELS = {form: latent_model(form) for form in FORMS}
+model = functools.cache(latent_model)
 
 
 @pytest.fixture(params=FORMS)
 def decoder(request: pytest.FixtureRequest) -> Decoder:
-    return MODELS[request.param]
+    return model(request.param)
 
 
 # ---- what it computes

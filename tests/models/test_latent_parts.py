@@ -24,9 +24,6 @@ from tests.models.latents import (
 )
 from tests.models.pairs import decoder_of, library_model, random_ids
 
-MODELS = {form: latent_model(form) for form in FORMS}
-
-
 # ---- lower precision
 
 

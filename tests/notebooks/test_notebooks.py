@@ -18,7 +18,7 @@ from specbench.results.frozen import freeze, load_frozen
 from specbench.results.schema import DERIVED
 from tests.figures.conftest import RUNS, cells, reconstruction
 from tests.figures.made_up import write
-from tests.results.folders import paper, quick_intervals
+from tests.results.folders import paper
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "results" / "paper"
@@ -26,10 +26,7 @@ SCRIPTS = sorted((ROOT / "notebooks").glob("*.py"))
 NAMES = [script.stem for script in SCRIPTS]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_intervals():
-    with quick_intervals():
-        yield
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,12 @@ def steps(data: Rollouts, feature: str = "pred_state", label: str = "survive") -
     return Steps(data, *labels(data, label), GateShape(feature=feature))
 
 
+def block_of(data: Rollouts, rows: slice) -> Block:
+    """Collected tokens as a controller is shown them."""
+    shown = {name: getattr(data, name)[rows] for name in ("prob", "entropy", "margin", "hidden")}
+    return Block(0, data.token[rows].tolist(), **shown)
+
+
 def test_rows_are_the_anchor_and_the_drafted_tokens(data: Rollouts) -> None:
     found = steps(data, label="conditional")
     (place,) = found.places([3], 999)
@@ -90,15 +96,9 @@ def test_replayed_chances_are_the_live_ones(feature: str, data: Rollouts) -> Non
             live = StepGate(gate, GAMMA)
             anchor = data.step_root[data.step[first]] if begins == first else data.token[begins - 1]
             live.restart([int(anchor)])
-            block = Block(
-                0,
-                data.token[begins:last].tolist(),
-                prob=data.prob[begins:last],
-                entropy=data.entropy[begins:last],
-                margin=data.margin[begins:last],
-                hidden=data.hidden[begins:last],
-            )
-            assert draft_chances(gate, data, slice(begins, last)) == pytest.approx(live.chances(block), abs=1e-5)
+            rows_of_block = slice(begins, last)
+            expected = live.chances(block_of(data, rows_of_block))
+            assert draft_chances(gate, data, rows_of_block) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -153,16 +153,8 @@ def test_a_gate_that_looks_back_is_trained_and_replayed_on_what_it_sees_live(
             live = StepGate(gate, GAMMA)
             live.begin(200)
             live.restart([*committed, *data.token[first:start].tolist()])
-            block = Block(
-                0,
-                data.token[start:last].tolist(),
-                prob=data.prob[start:last],
-                entropy=data.entropy[start:last],
-                margin=data.margin[start:last],
-                hidden=data.hidden[start:last],
-                past=torch.cat([past, data.hidden[first:start]]),
-            )
-            expected = live.chances(block)
+            block = block_of(data, slice(start, last))
+            expected = live.chances(replace(block, past=torch.cat([past, data.hidden[first:start]])))
             assert draft_chances(gate, data, slice(start, last)) == pytest.approx(expected, abs=1e-4)
             if start == first:
                 own = trained[first - rows[0] : last - rows[0] - gate.shape.lag].tolist()
