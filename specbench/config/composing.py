@@ -25,6 +25,7 @@ from specbench.types import ConfigError
 T = TypeVar("T")
 C = TypeVar("C", RunConfig, TrainDraftConfig)
 TIE_GAP = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
+EMBEDDED_TOKENS = 64  # of an answer on an embedded set, if no length is given: a first look ends soon
 
 
 def compose(overrides: Sequence[str] = ()) -> RunConfig:
@@ -87,7 +88,7 @@ def _resolved(config: RunConfig) -> RunConfig:
     source = config.task.only_source or (config.model.data if config.data.source == "auto" else config.data.source)
     folder = str(_absolute(config.data.dir)) if config.data.dir is not None and source == "local" else None
     sampling, measure = config.sampling, config.measure
-    max_new_tokens = sampling.max_new_tokens or config.task.default_max_new_tokens
+    max_new_tokens = sampling.max_new_tokens or _default_length(config, source)
     tie_gap = TIE_GAP[config.hardware.dtype] if measure.tie_gap is None else measure.tie_gap
     return dataclasses.replace(
         _with_absolute_paths(config),
@@ -96,6 +97,12 @@ def _resolved(config: RunConfig) -> RunConfig:
         measure=dataclasses.replace(measure, tie_gap=tie_gap),
         logger=dataclasses.replace(config.logger, group=config.logger.group or _sweep_name()),
     )
+
+
+def _default_length(config: RunConfig, source: str) -> int:
+    """Tokens of an answer where the config names no length."""
+    default = config.task.default_max_new_tokens
+    return min(default, EMBEDDED_TOKENS) if source == "embedded" else default
 
 
 def _sweep_name() -> str | None:

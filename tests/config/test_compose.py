@@ -58,10 +58,15 @@ def base():
 def test_everything_is_resolved():
     config = compose(["task=humaneval", "hardware.dtype=float32"])
     assert config.data.source == "embedded"
-    assert config.sampling.max_new_tokens == 384
+    assert config.sampling.max_new_tokens == 64
     assert config.measure.tie_gap == 1e-3
     assert config.paths.results_dir.startswith("/")
     assert "~" not in config.paths.cache_dir
+
+
+def test_only_answers_on_embedded_sets_are_short_unless_a_length_is_given():
+    assert compose(["task=humaneval", "data=local", "data.dir=x"]).sampling.max_new_tokens == 384
+    assert compose(["task=humaneval", "sampling.max_new_tokens=200"]).sampling.max_new_tokens == 200
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,6 @@ FOUR_TASKS = {"gsm8k", "humaneval", "cnn_dm", "mt_bench"}
 WHOLE = ("headline", "all_methods", "pacer_length_distribution")  # every job of the embedded size
 
 
-# Composing is what takes time: other sizes than embedded are slow.
-QUICK = [pytest.param(size, marks=[] if size == "embedded" else pytest.mark.slow) for size in SIZES]
-
-
 @functools.cache
 def composed(size: str, whole: Sequence[str] = ()) -> dict[str, list[RunConfig | ConfigError]]:
     """Of every experiment the first and the last job, of `whole` ones all; composed together, which is faster."""
@@ -85,8 +81,9 @@ def test_the_file_says_how_to_run_it_what_it_feeds_and_how_long_it_takes(name: s
     assert re.search(r"Time: .*smoke .*embedded .*published", text.replace("\n# ", " "))
 
 
+@pytest.mark.slow  # composing takes its time
 @pytest.mark.parametrize("name", experiments())
-@pytest.mark.parametrize("size", QUICK)
+@pytest.mark.parametrize("size", SIZES)
 def test_jobs_are_legal_and_belong_to_the_experiment(name: str, size: str) -> None:
     made = legal(composed(size)[name])
     assert {config.experiment_name for config in made} == {name}
@@ -140,7 +137,10 @@ def test_experiments_of_one_paper_share_their_runs() -> None:
         assert {job_key(as_dict(config)) for config in legal(composed("embedded", WHOLE)[name])} <= headline
 
 
-@pytest.mark.parametrize("name", ["headline", "mla_budgets", "pacer_ouroboros", "knapspec_decoupling"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("pacer_ouroboros", "knapspec_decoupling")]
+
+
+@pytest.mark.parametrize("name", ["headline", "mla_budgets", *SLOW])
 def test_jobs_put_together_from_parts_are_what_hydra_composes(name: str) -> None:
     jobs = sweep_jobs([f"experiment={name}", "size=published", "data=local", "data.dir=/x", "hardware=cpu"])
     few = [jobs[0], jobs[len(jobs) // 2], jobs[-1]]

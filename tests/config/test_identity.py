@@ -34,7 +34,7 @@ def test_a_run_may_be_known_before_its_device_is(base, tmp_path):
 
 
 def test_it_is_readable_and_legal_for_trackers(base):
-    assert re.fullmatch(r"smollm2-pld-cnn_dm-[0-9a-f]{8}", run_id(base))
+    assert re.fullmatch(r"smollm2-pld-humaneval-[0-9a-f]{8}", run_id(base))
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", run_id(changed(base, "model.name", "a/b:c #1")))
 
 
@@ -82,7 +82,7 @@ def test_other_keys_do_not(base, key, value):
 
 
 def test_writing_out_a_default_changes_nothing(base):
-    words = ["data=embedded", "sampling.max_new_tokens=128", "measure.tie_gap=0.5"]
+    words = ["data=embedded", "sampling.max_new_tokens=64", "measure.tie_gap=0.5"]
     assert run_id(compose(words)) == run_id(base)
 
 

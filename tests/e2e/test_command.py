@@ -50,6 +50,7 @@ def held(folder_words):
     return RunStore(f"{config.paths.results_dir}/runs/{run_id(config)}")
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_job_that_cannot_run_finishes_the_others(tmp_path, tiny_words, environment, repo_root, results):
     command = [sys.executable, str(repo_root / "run.py"), "-m", *tiny_words, *SWEEP]
     env = {**os.environ, **environment}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scripts import freeze_runs
 from specbench.results.frozen import load_frozen
 from specbench.results.summary import load_runs
 from tests.e2e.conftest import Run
 
 
+@pytest.mark.slow
 def test_an_experiment_is_one_word(tmp_path: Path, experiment: Run, results: Path) -> None:
     done = experiment("experiment=confl_window", "size=smoke", "logger=none")
     assert done.code == 0, done.stderr

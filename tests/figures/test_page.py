@@ -148,6 +148,7 @@ def test_names_are_text_and_not_markup(tmp_path):
     assert "<b>&amp;</b>" in parsed.texts["dd"]
 
 
+@pytest.mark.slow
 def test_a_figure_that_breaks_costs_no_other(folder, monkeypatch):
     real = page_module.draw
 

@@ -29,7 +29,12 @@ def golden(shared_data) -> Path:
     return shared_data / "golden"
 
 
-@pytest.mark.parametrize("name", sorted(CHECKERS))
+# Whole answers with official searches take their time; their parts have files of their own.
+LONG = ("confl/e2e.json", "swift/e2e.json", "ouroboros/lib.json")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in sorted(CHECKERS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_checked_completely_and_nothing_disagrees(golden, name):
     outcomes = check_file(golden, golden / name)
     assert [(outcome.case, outcome.detail) for outcome in outcomes if outcome.status != PASSED] == []

@@ -54,13 +54,13 @@ def test_the_run_is_named_grouped_and_tagged(offline, config):
     assert run.run_id == run.display_name == run_id(config)
     assert run.run_group == "my_sweep"
     assert run.job_type == "pld"
-    assert list(run.tags) == ["smollm2", "pld", "cnn_dm", "bfloat16", "mine"]
+    assert list(run.tags) == ["smollm2", "pld", "humaneval", "bfloat16", "mine"]
     assert run.project == "specbench"
 
 
 def test_the_config_is_flat_and_resolved(offline):
     config = wandb_file.config(offline)
-    assert config["sampling.max_new_tokens"] == 128
+    assert config["sampling.max_new_tokens"] == 64
     assert config["method.controller.name"] == "none"
     assert config["environment.versions.torch"] == "2"
 

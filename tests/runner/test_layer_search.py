@@ -83,6 +83,7 @@ def command(repo_root, capsys, monkeypatch, *words: str) -> tuple[int, str, str]
     return code, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_command_stores_a_set_that_runs_can_load(repo_root, capsys, monkeypatch, tmp_path, cache):
     words = ["model=tiny", "hardware.device=cpu", "hardware.dtype=float32", "hardware.num_threads=1", *WORDS]
     words += [*SMALL["swift"], f"paths.results_dir={tmp_path}", f"paths.cache_dir={cache}"]

@@ -72,6 +72,7 @@ def test_a_gate_is_made_once_outside_the_timed_runs(start: Any, own_cache: Path,
     assert "made now" not in told(caplog)
 
 
+@pytest.mark.slow
 def test_other_kinds_learn_from_the_same_steps(start: Any, own_cache: Path, caplog: Any) -> None:
     start("method=pacer")
     with caplog.at_level(logging.INFO):
@@ -100,6 +101,7 @@ def test_another_setting_gets_a_gate_of_its_own(start: Any) -> None:
     assert used(other)[0]["path"] == phrases  # options of Ouroboros change no drafted token
 
 
+@pytest.mark.slow
 def test_what_a_command_made_comes_first_and_what_is_shipped_before_what_a_run_made(
     start: Any, own_cache: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:

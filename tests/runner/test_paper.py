@@ -96,6 +96,7 @@ def test_the_time_is_estimated_from_runs_of_the_same_model(done: Any, tmp_path: 
     assert Estimator(rows).seconds(tiny_config(["hardware.dtype=float16"], tmp_path, tmp_path), 10) is None
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_run_is_told_and_the_others_are_frozen(words: list[str], paper: Path) -> None:
     only = [*words, "artefact.if_missing=error", "method=confl,sps", "method/controller=fixed,pacer"]
     half = plan("confl_window", [*only, "method.window_mode=adaptive"], ())

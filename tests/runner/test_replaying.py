@@ -45,7 +45,7 @@ def assert_same_steps(replayed, real) -> None:
     ("variant", "length"),
     [
         ("plain", 3),
-        ("eos", 5),
+        pytest.param("eos", 5, marks=pytest.mark.slow),
         pytest.param("plain", 1, marks=pytest.mark.slow),
         pytest.param("plain", 9, marks=pytest.mark.slow),
         pytest.param("zero", 5, marks=pytest.mark.slow),
@@ -76,9 +76,8 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize(
-    "converter", ["none", pytest.param("transmla", marks=pytest.mark.slow), pytest.param("svd", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("converter", ["none", "transmla", "svd"])
 def test_a_converted_draft_takes_the_same_steps(measure, converter):
     """One pass over the answer reads keys and values in full, the real loop reads latents token by token."""
     words = (*WORDS[1:], *SMALL, f"method.converter={converter}", "method.controller.num_draft_tokens=4")
@@ -97,6 +96,7 @@ def test_a_converted_draft_takes_the_same_steps(measure, converter):
     ]
 
 
+@pytest.mark.slow
 def test_what_an_arm_is_called(measure):
     words = (*WORDS[1:], *SMALL, "measure.acceptance=replay")
     original = load_cells(measure(*words, "method.converter=none", "method.budget=0.25").run_dir).iloc[0]

@@ -39,6 +39,7 @@ def test_a_search_is_rows_and_a_summary(measure):
     assert load_runs(done.run_dir)["steady_tokens_per_second"].item() > 0
 
 
+@pytest.mark.slow
 def test_a_stored_set_is_used_without_a_search(measure, tmp_path):
     first = measure(*SWIFT, "num_samples=2")
     file = store_set(tmp_path / "set.json", {2, 5}, model=model_of(first), card={})

@@ -212,6 +212,7 @@ def command(repo_root, tmp_path, monkeypatch):
     return lambda *words: main([*map(str, words)])
 
 
+@pytest.mark.slow
 def test_the_command_measures_a_block_and_renders_the_page(command, tmp_path, capsys):
     small = ["--model", "tiny:plain", "--dtype", "float32", "--threads", "1", "--quick", "--only", "host"]
     out, page = tmp_path / "out.json", tmp_path / "page.md"

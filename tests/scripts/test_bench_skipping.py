@@ -26,6 +26,8 @@ SMALL = Settings(
 )
 LAYERS = SPEC.num_layers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def stage():
