@@ -20,7 +20,7 @@ from specbench.training.labels import labels, weighted_loss
 from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError, ModelError
 
-GATE_OPTIONS = FitOptions(label="survive", lr=3e-4, batch_tokens=512, epochs=2)
+GATE_OPTIONS = FitOptions(label="survive", lr=6e-4, batch_tokens=512, epochs=3)
 _REGRESSION_STEPS = 50
 
 
