@@ -112,9 +112,9 @@ class Gate(AcceptanceHead):
         return {name: slot for name, slot in self.body.slots().items() if "embed_tokens" not in name}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copies of everything that is stored."""
+        """Copies of everything that is stored, matrices in half precision: that is how they are used on a CPU."""
         held = {**self.state_dict(), **{f"body.{name}": slot for name, slot in self.slots().items()}}
-        return {name: tensor.detach().cpu().clone() for name, tensor in held.items()}
+        return {name: tensor.detach().cpu().to(_stored_dtype(tensor), copy=True) for name, tensor in held.items()}
 
     def trained(self) -> list[Tensor]:
         """The tensors that training moves; norms of queries and keys, which all heads share, stay the draft's."""
@@ -296,6 +296,10 @@ def block_scalars(block: Block) -> Tensor:
     assert block.entropy is not None
     assert block.margin is not None
     return torch.stack([log_probability(block.prob), block.entropy.float(), block.margin.float()], dim=-1)
+
+
+def _stored_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float16 if tensor.dim() > 1 else tensor.dtype
 
 
 def _copy_layer(own: Layer, theirs: Layer) -> None:

@@ -111,10 +111,9 @@ def test_the_headline_is_what_the_leaderboard_shows() -> None:
     made = legal(composed("embedded", WHOLE)["headline"])
     assert {config.task.name for config in made} == FOUR_TASKS
     assert len({config.method.name for config in made}) == 12
-    assert {config.num_samples for config in made} == {12}
-    tokens = {(config.method.name, config.sampling.max_new_tokens) for config in made}
-    assert {name for name, count in tokens if count == 256} == {"knapspec", "confl", "swift"}
-    assert {count for _, count in tokens} == {96, 256}
+    sizes = {(config.method.name, config.num_samples, config.sampling.max_new_tokens) for config in made}
+    long = {"knapspec", "confl", "swift"}  # fewer and longer: a search takes a part of the answer
+    assert sizes == {(name, *((12, 256) if name in long else (16, 96))) for name, *_ in sizes}
     assert {config.hardware.dtype for config in made} == {"bfloat16"}
     assert {config.measure.baseline for config in made} == {"paired"}
 
