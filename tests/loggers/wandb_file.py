@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _BLOCK = 32768
 _HEADER = 7  # checksum 4, length 2, kind 1
+_TRIES = 20
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
@@ -29,8 +31,13 @@ def history(path: Path) -> list[dict[str, Any]]:
 
 
 def run(path: Path) -> Any:
-    """The run record: id, group, tags, job type and config."""
-    return next(r.run for r in records(path) if r.WhichOneof("record_type") == "run")
+    """The run record: id, group, tags, job type and config. On a busy machine it may not be written out at once."""
+    for _ in range(_TRIES):
+        for record in records(path):
+            if record.WhichOneof("record_type") == "run":
+                return record.run
+        time.sleep(1.0)
+    raise AssertionError(f"{path} ({path.stat().st_size} bytes) holds no run")
 
 
 def config(path: Path) -> dict[str, Any]:

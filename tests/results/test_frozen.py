@@ -202,7 +202,8 @@ def test_a_damaged_file_is_named(results, tmp_path):
 
 
 def test_a_job_is_the_same_on_every_machine():
-    here = compose(["data=local", "data.dir=/somewhere", "hardware=cpu", "experiment_name=headline"])
-    there = compose(["data=embedded", "hardware=h200"])
+    length = "sampling.max_new_tokens=96"
+    here = compose(["data=local", "data.dir=/somewhere", "hardware=cpu", "experiment_name=headline", length])
+    there = compose(["data=embedded", "hardware=h200", length])
     assert job_key(as_dict(here)) == job_key(as_dict(there))
     assert job_key(as_dict(here)) != job_key(as_dict(compose(["hardware.dtype=float32"])))
