@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="fail where a figure has too little data")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of every font
     try:
         frozen = open_results(options.results)
     except SpecbenchError as error:
