@@ -26,8 +26,6 @@ SMALL = Settings(
 )
 LAYERS = SPEC.num_layers
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def stage():
@@ -67,6 +65,7 @@ def test_random_sets_leave_the_first_and_the_last_layer_alone_and_repeat():
     assert {len(skip) for skip in sets} == set(range(1, 9))
 
 
+@pytest.mark.slow
 def test_a_draft_step_is_compared_with_a_full_one_and_the_cost_model_with_both(stage):
     figures = by_name(skipping.skipping(stage, SMALL))
     ratio = figures["draft step without layers 1, 3, 5, .."].value / figures["full step"].value
@@ -103,6 +102,7 @@ def test_the_floor_counts_every_cell_and_every_candidate(stage, chooser, case):
     assert calls[-1] == (len(found) * 8, 2 * len(found) * 8 * d * SPEC.vocab_size)
 
 
+@pytest.mark.slow
 def test_a_search_is_compared_with_its_products_and_with_thinner_ones(stage):
     figures = by_name(search.optimisation(stage, SMALL))
     over = figures["full optimisation over its products"]
