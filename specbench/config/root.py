@@ -87,6 +87,12 @@ class RunConfig:
             raise ConfigError(f"{given}: is exact for greedy decoding only; set sampling.temperature=0")
 
     @property
+    def answer_tokens(self) -> int:
+        """Most tokens of a turn's answer; where no length is given, composing has put the default in."""
+        assert self.sampling.max_new_tokens is not None, "only composed configurations are run"
+        return self.sampling.max_new_tokens
+
+    @property
     def needed_models(self) -> list[str]:
         """Keys of `model.sources` that the method loads."""
         return ["model.target", "model.draft"] if self.method.needs_draft else ["model.target"]

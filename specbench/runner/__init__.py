@@ -113,7 +113,7 @@ class _Run:
     def _decode(self, session: Session, store: RunStore, todo: Sequence[Sample], stored: StoredBaseline | None) -> None:
         if not todo:
             return
-        max_new_tokens = self.config.sampling.max_new_tokens or self.task.default_max_new_tokens
+        max_new_tokens = self.config.answer_tokens
         warm_up(
             session,
             todo[0],

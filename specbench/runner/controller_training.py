@@ -115,7 +115,7 @@ def rollouts(
         generator,
         prompts,
         num_draft_tokens=num_draft_tokens,
-        max_new_tokens=config.sampling.max_new_tokens or 1,
+        max_new_tokens=config.answer_tokens,
         stop_ids=sorted(session.model.stop_ids),
         seed=config.seed,
         forget=config.method.scope == "sample",

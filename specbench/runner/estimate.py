@@ -39,7 +39,7 @@ class Estimator:
             arms.append(baseline)
         if any(not len(arm) for arm in arms):
             return None
-        tokens = config.sampling.max_new_tokens or config.task.default_max_new_tokens
+        tokens = config.answer_tokens
         passes = num_samples * config.measure.repeats
         warm_up = config.measure.warmup * sum(_conversation(arm, min(tokens, WARM_UP_TOKENS)) for arm in arms)
         return passes * sum(_conversation(arm, tokens) for arm in arms) + warm_up

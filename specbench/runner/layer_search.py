@@ -130,7 +130,7 @@ def _decode(session: Session, generator: Generator, sample: Sample) -> Generatio
     tokens = session.encode_question(sample.turns[0], raw=sample.raw)
     return generator.generate(
         tokens,
-        max_new_tokens=config.sampling.max_new_tokens or config.task.default_max_new_tokens,
+        max_new_tokens=config.answer_tokens,
         seed=sample_seed(config.seed, sample.id, 0, 0),
         stop_ids=session.model.stop_ids,
     )
