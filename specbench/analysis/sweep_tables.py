@@ -12,6 +12,7 @@ from specbench.analysis.headline import PLACE, labelled, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.table_text import EMPTY, Cell, Table, number, shown
 from specbench.analysis.tables import speedup_cell
+from specbench.config.identity import LATER
 from specbench.results.frozen import Frozen
 from specbench.results.provenance import CONFIGURED, configured
 
@@ -24,6 +25,8 @@ _NOT_SWEPT = (
     *("cfg.task.", "cfg.model.", "cfg.measure.", "cfg.hardware.", "cfg.data.", "cfg.artefact."),
     *("cfg.num_samples", "cfg.size", "cfg.sampling.max_new_tokens"),
 )
+_SWEPT = ("cfg.model.draft_vocab",)  # settings of those groups that do tell rows apart
+_BEFORE = {f"{CONFIGURED}{key}": value for key, value in LATER.items()}  # what runs have that are older than a key
 
 
 class Sweep(NamedTuple):
@@ -40,6 +43,7 @@ SWEEPS = (
     Sweep("pacer_block_size", "PACER-style control: block size", note=_ALONE),
     Sweep("pacer_threshold", "PACER-style control: threshold", note=_ALONE),
     Sweep("pacer_length_distribution", "Draft lengths under different rules"),
+    Sweep("draft_vocab", "The draft's vocabulary", note="`hf_assisted` of the leaderboard drafts with the full one."),
     Sweep("pacer_ouroboros", "PACER-style control on Ouroboros"),
     Sweep("confl_lambda", "ConfLayers: lambda", ("figure speedup-vs-lam",)),
     Sweep("confl_window", "ConfLayers: window", ("figure speedup-vs-window",), "Published windows used other lambdas."),
@@ -55,8 +59,8 @@ def sweep_rows(frozen: Frozen, experiment: str) -> tuple[pd.DataFrame, list[str]
     """
     part = frozen.of(experiment)
     runs = labelled(part.runs)
-    keys = [key for key in configured(runs) if not key.startswith(_NOT_SWEPT)]
-    texts = runs[keys].map(shown)
+    keys = [key for key in configured(runs) if key in _SWEPT or not key.startswith(_NOT_SWEPT)]
+    texts = runs[keys].fillna({key: value for key, value in _BEFORE.items() if key in keys}).map(shown)
     rule = runs["method"] + "/" + runs["controller"].fillna("")
     swept = [key for key in keys if (texts[key].groupby(rule).nunique() > 1).any()]
     times = timed_by_run(part.samples)

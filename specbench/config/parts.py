@@ -24,8 +24,9 @@ class ModelConfig:
 
     `target` and `draft` are a Hub id, a local folder, a .gguf file, `embedded:smollm2`, or a `tiny:` name. Revisions
     are null = resolved at load and recorded. `data` is the source that `data=auto` means for this model.
-    `template_date` fixes the date variables of chat templates. `chat_template` (Jinja) is used only where the
-    tokenizer brings none.
+    `draft_vocab` is what a trained draft with a reduced vocabulary scores: its own tokens, or with the target's whole
+    head all of them. `template_date` fixes the date variables of chat templates. `chat_template` (Jinja) is used only
+    where the tokenizer brings none.
     """
 
     name: str = MISSING
@@ -33,6 +34,7 @@ class ModelConfig:
     draft: str | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
+    draft_vocab: str = "own"
     data: str = "hub"
     template_date: str = "26 Jul 2024"
     chat_template: str | None = None
@@ -42,6 +44,7 @@ class ModelConfig:
         not_empty("model.target", self.target, "Qwen/Qwen3-8B")
         if self.draft is not None:
             not_empty("model.draft", self.draft, "Qwen/Qwen3-0.6B")
+        one_of("model.draft_vocab", self.draft_vocab, ("own", "full"))
         one_of("model.data", self.data, SOURCES[1:])
         try:
             _ = self.template_day

@@ -54,8 +54,12 @@ def find_draft(source: str) -> Path | None:
     return folder / name
 
 
-def load_draft(folder: Path, target: LoadedModel) -> LoadedModel:
-    """The draft of a folder on top of `target`; raises ModelError where it was trained for another one."""
+def load_draft(folder: Path, target: LoadedModel, vocab: str = "own") -> LoadedModel:
+    """The draft of a folder on top of `target`; raises ModelError where it was trained for another one.
+
+    `vocab="full"`: it scores every token with the target's whole head, whatever it was trained to draft; what was made
+    for the draft as it is (a gate, a length) is then not its own, so that its revision is another.
+    """
     card = read_json(folder / CARD)
     trained_for = card.get("target_revision")
     if trained_for != target.revision:
@@ -63,14 +67,16 @@ def load_draft(folder: Path, target: LoadedModel) -> LoadedModel:
             f"the draft in {folder} was trained for {card.get('target')} (revision {trained_for}), not for "
             f"{target.name} (revision {target.revision}); {TRAIN}"
         )
-    ids = read_tensor([folder / WEIGHTS], _HEAD_IDS)
+    reduced = vocab == "own"
+    ids = read_tensor([folder / WEIGHTS], _HEAD_IDS) if reduced else None
     head = None if ids is None else _head_of(target)
     stored = read_spec(folder)
     draft = new_draft(target.decoder, stored.num_layers, ids, head=head, mla=stored.mla)
     fill_slots(own_slots(draft), [folder / WEIGHTS], others=(_HEAD_IDS,))
     draft.finish(target.decoder.linear_path)
     found = draft_source(folder)
-    return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, found.name, found.revision, folder)
+    revision = found.revision if reduced else f"{found.revision}-full"
+    return LoadedModel(draft, draft.spec, target.chat, target.stop_ids, found.name, revision, folder)
 
 
 def draft_source(folder: Path) -> Source:

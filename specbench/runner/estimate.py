@@ -20,7 +20,8 @@ WARM_UP_TOKENS = 32
 class Estimator:
     """Seconds of a run by stored sample rows: of its method where there are any, else of AR on the same model.
 
-    An answer is taken to be as long as it may be.
+    An answer is taken to be as long as it may be. A replayed one costs a pass over prompt and answer, by the target's
+    speed; conversions and answers that have to be made first are not counted.
     """
 
     def __init__(self, rows: pd.DataFrame) -> None:
@@ -33,6 +34,8 @@ class Estimator:
             return None
         rows = rows[(rows["model"] == config.model.name) & (rows["dtype"] == config.hardware.dtype)]
         baseline = _nearest(rows[rows["arm"] == BASELINE], config)
+        if config.measure.acceptance == "replay":
+            return num_samples * _one_pass(baseline, config.answer_tokens) if len(baseline) else None
         method = rows[(rows["arm"] == METHOD) & (rows["method"] == config.method.name)]
         arms = [_nearest(method if len(method) else rows[rows["arm"] == BASELINE], config)]
         if config.measure.baseline == "paired":
@@ -55,6 +58,12 @@ def _conversation(rows: pd.DataFrame, max_new_tokens: int) -> float:
     per_token = rows["decode_s"].sum() / max(1, rows["num_tokens"].sum())
     turns = rows.groupby(["run_id", "sample_id"])["turn"].nunique().mean()
     return float(turns * (rows["prefill_s"].mean() + per_token * max_new_tokens))
+
+
+def _one_pass(rows: pd.DataFrame, max_new_tokens: int) -> float:
+    per_token = rows["prefill_s"].sum() / max(1, rows["prompt_tokens"].sum())
+    turns = rows.groupby(["run_id", "sample_id"])["turn"].nunique().mean()
+    return float(turns * per_token * (rows["prompt_tokens"].mean() + max_new_tokens))
 
 
 @functools.lru_cache(maxsize=1)

@@ -122,7 +122,7 @@ class Session:
         """A draft that was trained for this target shares its tensors; any other is a model that must pair."""
         trained = find_draft(source)
         if trained is not None:
-            return load_draft(trained, self.model)
+            return load_draft(trained, self.model, self.config.model.draft_vocab)
         draft = self._load(source, revision)
         check_pair(self.chat, self._chat_of(draft))
         return draft

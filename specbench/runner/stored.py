@@ -84,7 +84,7 @@ def ar_config(config: RunConfig) -> RunConfig:
     measure = replace(config.measure, baseline="none", acceptance="decode")
     model = config.model
     if config.measure.acceptance == "replay":
-        model = replace(model, draft=None, draft_revision=None)
+        model = replace(model, draft=None, draft_revision=None, draft_vocab="own")
     return replace(config, method=compose(["method=ar"]).method, measure=measure, model=model)
 
 

@@ -139,6 +139,7 @@ BAD_VALUES = [
     ("method.prior_acceptance", 2.0, "from 0 to 1"),
     ("model.target", "", "must not be empty"),
     ("model.draft", " ", "must not be empty"),
+    ("model.draft_vocab", "half", "own, full"),
     ("model.template_date", "today", "26 Jul 2024"),
     ("task.context_tokens", 5, "128 to 32768"),
     ("task.history", "mine", "baseline, own"),

@@ -31,6 +31,7 @@ OF_THE_PAPERS = [
     "pacer_threshold",
     "pacer_length_distribution",
     "pacer_ouroboros",
+    "draft_vocab",
     "mla_matched",
     "specbench_leaderboard",
     "headline",

@@ -98,6 +98,16 @@ def test_its_logits_are_those_of_the_whole_head_where_it_scores_and_nothing_else
     assert bool((few[..., others] == float("-inf")).all())
 
 
+def test_a_reduced_draft_can_score_the_whole_vocabulary_and_is_another_draft_then(tmp_path, qwen):
+    ids = torch.tensor([3, 5, 90])
+    whole = load_draft(written(tmp_path / "whole", qwen, None), qwen)
+    folder = written(tmp_path / "reduced", qwen, ids)
+    own, full = load_draft(folder, qwen), load_draft(folder, qwen, "full")
+    rows = torch.arange(1, 9)[None]
+    assert torch.equal(full.decoder.forward(rows).logits, whole.decoder.forward(rows).logits)
+    assert full.revision == f"{own.revision}-full"  # a gate or a length for the reduced draft is not for this one
+
+
 def test_packed_products_serve_target_and_draft(tmp_path, qwen):
     """In bfloat16 on such CPUs the target's head may be packed away before the draft needs rows of it."""
     ids = torch.tensor([3, 5, 90])

@@ -94,6 +94,10 @@ def test_the_time_is_estimated_from_runs_of_the_same_model(done: Any, tmp_path: 
     config = main.missing[1].config
     assert Estimator(rows).seconds(config, 10) == pytest.approx(per_ten, rel=0.01)
     assert Estimator(rows).seconds(tiny_config(["hardware.dtype=float16"], tmp_path, tmp_path), 10) is None
+    like_those = [f"hardware.dtype={config.hardware.dtype}", "sampling.max_new_tokens=8"]
+    replayed = tiny_config(["method=sps", "measure.acceptance=replay", *like_those], tmp_path, tmp_path)
+    one_pass = others["prefill_s"].sum() / others["prompt_tokens"].sum() * (others["prompt_tokens"].mean() + 8)
+    assert Estimator(rows).seconds(replayed, 10) == pytest.approx(10 * one_pass, rel=0.01)
 
 
 @pytest.mark.slow
