@@ -230,8 +230,8 @@ class PacerConfig(CappedConfig):
     `block_size`, `threshold`, `threshold_growth` auto = the gate's card, which also keeps the cap at or below
     `num_draft_tokens`. Drafting goes on while `agg` of a block's chances is at least min(`threshold_max`, `threshold` *
     `threshold_growth` ^ (block - 1)); rule `cost`: while another block is worth its time. At least `min_draft_tokens`
-    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scope`, `scalars`, `mask`, `num_layers`
-    and `step_pos` name the gate. `artefact`: its card (null = the stored one of this pair and setting).
+    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scope`, `scalars`, `mask`, `num_layers`,
+    `step_pos` and `width_divisor` name the gate. `artefact`: its card (null = the stored one of this pair and setting).
     """
 
     block_size: Union[int, str] = MISSING  # noqa: UP007
@@ -248,6 +248,7 @@ class PacerConfig(CappedConfig):
     mask: str = MISSING
     num_layers: int = MISSING
     step_pos: bool = MISSING
+    width_divisor: int = 1
     artefact: Optional[str] = None  # noqa: UP045
 
     def __post_init__(self) -> None:
@@ -260,6 +261,7 @@ class PacerConfig(CappedConfig):
         _auto_or("threshold_growth", self.threshold_growth, 1.0, 10.0)
         between("method.controller.threshold_max", self.threshold_max, 0.0, 1.0)
         at_least("method.controller.num_layers", self.num_layers, 1)
+        at_least("method.controller.width_divisor", self.width_divisor, 1)
         if self.min_draft_tokens is not None:
             between("method.controller.min_draft_tokens", self.min_draft_tokens, 1, self.num_draft_tokens)
         self._check_pairs()

@@ -32,7 +32,7 @@ NOT_SEMANTIC = (
 # What differs between machines that do the same job: where its data lies, and what it runs on.
 _OF_THE_MACHINE = ("data", "hardware.device", "hardware.name")
 # Keys that came later, with the value that every run had before: at that value they do not change a run_id.
-LATER = {"measure.acceptance": "decode", "model.draft_vocab": "own"}
+LATER = {"measure.acceptance": "decode", "model.draft_vocab": "own", "method.controller.width_divisor": 1}
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:

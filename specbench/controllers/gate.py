@@ -6,6 +6,7 @@ committed token, index 0) and one for each drafted token. The draft's embedding 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
 from specbench.models.latent import LatentAttention
 from specbench.models.layer import Layer
-from specbench.models.linear import choose_path
+from specbench.models.linear import Linear, choose_path
 from specbench.models.spec import ModelSpec
 from specbench.types import ConfigError, ModelError
 
@@ -37,7 +38,8 @@ class GateShape:
     `feature`: the state that predicted a token, the one that has read it, or both. `scalars`: log q, entropy, margin.
     `scope` step: a row sees the anchor and the drafted tokens before it; context: all committed tokens as well.
     `mask` block_causal: tokens of a block of `mask_block` see each other. `step_pos`: a learned embedding of the place
-    in the draft, up to `max_index`.
+    in the draft, up to `max_index`. `width_divisor`: the layer has so many times fewer heads than the draft's, and is as
+    much narrower; 1 is the draft's own shape.
     """
 
     feature: str = "pred_state"
@@ -48,6 +50,22 @@ class GateShape:
     mask_block: int = 3
     max_index: int = 32
     scope: str = "step"
+    width_divisor: int = 1
+
+    def layer_spec(self, spec: ModelSpec) -> ModelSpec:
+        """The draft's `spec` with this many layers, as narrow as asked for in whole heads, and no latent attention."""
+        own = replace(spec, num_layers=self.num_layers, tied_embeddings=True, mla=None)
+        if self.width_divisor == 1:
+            return own
+        heads = max(1, spec.num_heads // self.width_divisor)
+        width = heads * spec.head_dim
+        return replace(
+            own,
+            hidden_size=width,
+            num_heads=heads,
+            num_kv_heads=math.gcd(heads, spec.num_kv_heads),
+            intermediate_size=-(-spec.intermediate_size * width // spec.hidden_size),
+        )
 
     @property
     def lag(self) -> int:
@@ -91,12 +109,13 @@ class Gate(AcceptanceHead):
 
     def __init__(self, spec: ModelSpec, embedding: Tensor, shape: GateShape) -> None:
         super().__init__()
-        self.shape, width = shape, spec.hidden_size
+        self.shape, own, given = shape, shape.layer_spec(spec), spec.hidden_size
+        width = own.hidden_size
         self.num_states = 2 if shape.feature == "both" else 1
-        own = replace(spec, num_layers=shape.num_layers, tied_embeddings=True, mla=None)
         self.body = Decoder(own, dtype=torch.float32, device=embedding.device, embedding=embedding)
-        self.join = nn.Linear((self.num_states + 1) * width, width, bias=False)
-        self.join_norms = nn.Parameter(torch.ones(self.num_states + 1, width))
+        self.join = nn.Linear((self.num_states + 1) * given, width, bias=False)
+        self._packed_join: Linear | None = None  # the same product in half precision, once the gate is loaded
+        self.join_norms = nn.Parameter(torch.ones(self.num_states + 1, given))
         self.scalars = nn.Linear(NUM_SCALARS, width, bias=False) if shape.scalars else None
         self.direct = nn.Linear(NUM_SCALARS, 1, bias=False) if shape.scalars else None
         self.index = nn.Embedding(shape.max_index + 1, width) if shape.step_pos else None
@@ -129,23 +148,41 @@ class Gate(AcceptanceHead):
         for name, slot in self.slots().items():
             slot.copy_(tensors[f"body.{name}"])
         self.body.finish(choose_path(torch.float16, self.body.device))
+        if self.body.linear_path == "packed":
+            self._packed_join = Linear(self.join.weight.detach())
+            self._packed_join.pack()
         self.requires_grad_(False).eval()
         return self
 
     @torch.no_grad()
     def start_from(self, draft: Decoder, base_rate: float) -> Gate:
-        """The draft's last layers over the states alone, and the base rate as the answer to everything."""
-        for own, theirs in zip(self.body.layers, draft.layers[-self.shape.num_layers :], strict=True):
-            _copy_layer(own, theirs)
-        self.body.norm.copy_(draft.norm)
-        nn.init.zeros_(self.join.weight)
-        width = self.body.spec.hidden_size
-        self.join.weight[:, :width] = torch.eye(width)
+        """The draft's last layers over the states alone, and the base rate as the answer to everything.
+
+        Narrower layers start at random instead.
+        """
+        if self.shape.width_divisor == 1:
+            for own, theirs in zip(self.body.layers, draft.layers[-self.shape.num_layers :], strict=True):
+                _copy_layer(own, theirs)
+            self.body.norm.copy_(draft.norm)
+            nn.init.zeros_(self.join.weight)
+            self.join.weight[:, : draft.spec.hidden_size] = torch.eye(draft.spec.hidden_size)
+        else:
+            self._start_at_random()
         for part in (self.scalars, self.direct, self.index, self.out):
             if part is not None:
                 nn.init.zeros_(part.weight)
         self.out.bias.fill_(torch.logit(torch.tensor(base_rate), eps=1e-3))
         return self
+
+    def _start_at_random(self) -> None:
+        """Matrices that keep a row's size, norms of one; `join` has the library's start."""
+        for linear in self.body.linears()[:-1]:
+            assert linear.weight is not None
+            nn.init.normal_(linear.weight, std=linear.weight.shape[1] ** -0.5)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        for norm in [self.body.norm, *(norm for layer in self.body.layers for norm in layer.norms)]:
+            nn.init.ones_(norm)
 
     @torch.no_grad()
     def standardise(self, scalars: Tensor) -> None:
@@ -185,7 +222,7 @@ class Gate(AcceptanceHead):
         for part, norm in zip([*states[self.shape.feature], embedded], self.join_norms, strict=True):
             assert part is not None, "this feature needs the states that have read the tokens"
             parts.append(rms_norm(part.float(), norm, eps))
-        u: Tensor = self.join(torch.cat(parts, dim=-1))
+        u: Tensor = (self._packed_join or self.join)(torch.cat(parts, dim=-1))
         if self.scalars is not None:
             u = u + self.scalars(scalars)
         if self.index is not None:
@@ -274,8 +311,8 @@ class StepGate:
 
     def _new_ones(self, block: Block) -> _Waiting:
         """The committed rows that are not in the cache yet: the anchor, or all that came since the last step."""
-        device, width = self.gate.body.device, self.gate.body.spec.hidden_size
-        nothing = torch.zeros(1, width, device=device)
+        device = self.gate.body.device
+        nothing = torch.zeros(1, self.gate.body.embedding.shape[1], device=device)
         tokens, before = list(self._committed[-1:]), nothing
         if self._looks_back:
             if block.past is None:

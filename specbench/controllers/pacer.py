@@ -114,6 +114,7 @@ def gate_key(config: Any) -> dict[str, str]:
         "num_layers": str(config.num_layers),
         "step_pos": str(config.step_pos).lower(),
         "label": config.label,
+        **({} if config.width_divisor == 1 else {"width_divisor": str(config.width_divisor)}),
     }
 
 

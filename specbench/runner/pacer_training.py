@@ -64,7 +64,7 @@ def pacer_of(config: RunConfig) -> PacerConfig:
 
 def _shape(config: PacerConfig) -> GateShape:
     block = DEFAULTS["block_size"] if config.block_size == "auto" else config.block_size
-    names = ("feature", "scope", "scalars", "mask", "num_layers", "step_pos")
+    names = ("feature", "scope", "scalars", "mask", "num_layers", "step_pos", "width_divisor")
     return GateShape(**{name: getattr(config, name) for name in names}, mask_block=int(block))
 
 
@@ -130,7 +130,7 @@ def _replayed(
 
 def check_seconds(gate: Gate, block_size: int = 3) -> float:
     """Median seconds of asking the gate about one block, the first of a step."""
-    live, width = StepGate(gate, block_size), gate.body.spec.hidden_size
+    live, width = StepGate(gate, block_size), gate.body.embedding.shape[1]
     device = gate.body.device
     one = torch.full((block_size,), 0.5, device=device)
     states = torch.ones(_TIMED_CONTEXT, width, device=device)

@@ -20,7 +20,7 @@ from specbench.training.labels import labels, weighted_loss
 from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError, ModelError
 
-GATE_OPTIONS = FitOptions(label="survive", lr=6e-4, batch_tokens=512, epochs=3)
+GATE_OPTIONS = FitOptions(label="survive", lr=1e-3, batch_tokens=512, epochs=4)
 _REGRESSION_STEPS = 50
 
 
@@ -137,9 +137,9 @@ def fit_gate(
     """The gate as an artefact for `key` (with feature, mask, ... added by the caller); `draft`: the model that drafts.
 
     Prompts are fitted to or judged by, as for the small classifiers. ModelError where either would be none;
-    ConfigError for more layers than the draft has, which they start from.
+    ConfigError for more layers than the draft has, which those of its width start from.
     """
-    if shape.num_layers > len(draft.layers):
+    if shape.width_divisor == 1 and shape.num_layers > len(draft.layers):
         raise ConfigError(f"method.controller.num_layers={shape.num_layers}: the draft has {len(draft.layers)}")
     if shape.scope == "context" and not len(data.context_token):
         raise ModelError("these steps were collected without the states of committed tokens, which scope=context needs")

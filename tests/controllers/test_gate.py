@@ -131,6 +131,17 @@ def test_it_comes_back_from_its_tensors_without_the_embedding() -> None:
     assert again.body.embedding is draft.embedding
 
 
+def test_a_narrower_layer_says_the_same_in_blocks_and_comes_back() -> None:
+    gate, draft = a_gate(width_divisor=2), tiny_draft()
+    whole = said(gate, blocks([7]))
+    assert said(gate, blocks([3, 3, 1])) == pytest.approx(whole, abs=1e-5)
+    assert gate.slots()["model.layers.0.self_attn.q_proj.weight"].shape == (32, 32)
+    again = Gate(draft.spec, draft.embedding, gate.shape).load(gate.tensors())
+    assert said(again, blocks([7])) == pytest.approx(whole, abs=1e-3)
+    fresh = Gate(draft.spec, draft.embedding, gate.shape).start_from(draft, 0.8).requires_grad_(False)
+    assert said(fresh, blocks([7])) == pytest.approx([0.8] * 7, abs=1e-5)
+
+
 def test_packed_weights_unpack() -> None:
     weight = torch.randn(12, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     packed = Linear(weight.clone())
