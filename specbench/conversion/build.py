@@ -35,7 +35,7 @@ from specbench.models.decoder import Decoder
 from specbench.models.draft import WEIGHTS, save_draft
 from specbench.models.latent_model import latent_decoder, save_latent
 from specbench.models.latent_spec import LatentSpec
-from specbench.models.linear import ReducedHead
+from specbench.models.linear import scored_ids
 from specbench.models.spec import read_json
 from specbench.results.files import write_atomically
 from specbench.types import ConfigError
@@ -217,7 +217,7 @@ class Conversion:
             return
         assert self.target is not None, "a trained draft comes with its target"
         latent = latent_decoder(self.decoder, self.spec, tensors)
-        ids = self.decoder.head.ids if isinstance(self.decoder.head, ReducedHead) else None
+        ids = scored_ids(self.decoder.head)
         own = {"target": self.target.name, "target_revision": self.target.revision, "provenance": card}
         own |= {"base": self.base.name, "base_revision": self.base.revision}
         save_draft(folder, latent, self.target.folder, head_ids=ids, card=own)

@@ -59,6 +59,7 @@ class ChainDrafter:
     request: Request
     branching: Branching | None = None
     past: Tensor | None = None  # [C - 1, d] states of what is committed, where the controller asks for them
+    scored: Tensor | None = None  # [n] the tokens that `forward` scores at all, where that is not the whole vocabulary
     _tokens: list[int] = field(default_factory=list)
     _q: list[Tensor] = field(default_factory=list)
     _drawn: int = 0  # tokens picked from the draft's distributions and not discarded behind a stop id
@@ -146,7 +147,8 @@ class ChainDrafter:
         block, wanted = Block(first, list(tokens), past=self.past), self.controller.signals
         if not wanted:
             return block
-        return with_signals(block, wanted, self.request.sampling, torch.stack(logits), torch.stack(states))
+        rows = (torch.stack(logits), torch.stack(states))
+        return with_signals(block, wanted, self.request.sampling, *rows, self.scored)
 
     def _finished(self, reason: str) -> Draft:
         count = len(self._tokens)

@@ -20,6 +20,7 @@ from specbench.methods.phrase_learning import Verified, learn_library, learn_spe
 from specbench.methods.phrases import Trie, merge
 from specbench.methods.signals import with_signals
 from specbench.models.kv_cache import KVCache
+from specbench.models.linear import scored_ids
 from specbench.types import ConfigError, Draft, Needs, Verdict, VerifyResult
 
 LEARNING = {"library": learn_library, "spec_bench": learn_spec_bench}
@@ -174,7 +175,8 @@ class Ouroboros(DrafterBase):
         if not self.controller.signals:
             return block
         rows = (torch.stack(spine.logits[first:end]), torch.stack(spine.states[first:end]))
-        return with_signals(block, self.controller.signals, self.request.sampling, *rows)
+        scored = scored_ids(self.model.decoder.head)
+        return with_signals(block, self.controller.signals, self.request.sampling, *rows, scored)
 
     def _fail(self, first: int) -> None:
         """A block was judged too weak: it is verified all the same, or with `drop_block` it is not."""

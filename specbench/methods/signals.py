@@ -15,16 +15,32 @@ from specbench.types import Sampling
 _TOPK = 10
 
 
-def with_signals(block: Block, wanted: Collection[str], sampling: Sampling, logits: Tensor, states: Tensor) -> Block:
-    """The block with the `wanted` signals, of logits [b, V] and states [b, d] of the rows that predicted its tokens."""
-    log_p = logits.log_softmax(-1) if sampling.greedy else probabilities(logits, sampling).log()
+def with_signals(
+    block: Block,
+    wanted: Collection[str],
+    sampling: Sampling,
+    logits: Tensor,
+    states: Tensor,
+    scored: Tensor | None = None,
+) -> Block:
+    """The block with the `wanted` signals, of logits [b, V] and states [b, d] of the rows that predicted its tokens.
+
+    `scored` [n]: the only tokens whose logits are not -inf, where the drafter knows them; others are not looked at.
+    """
+    few = logits if scored is None or len(scored) < _TOPK else logits[:, scored]
     index = torch.tensor(block.tokens, device=logits.device)[:, None]
-    top = logits.topk(2, dim=-1).values if "margin" in wanted else None
+    if sampling.greedy:
+        total = few.logsumexp(-1, keepdim=True)
+        log_p, own = few - total, (logits.gather(1, index) - total)[:, 0]
+    else:
+        log_p = probabilities(logits, sampling).log()
+        own = log_p.gather(1, index)[:, 0]
+    top = few.topk(2, dim=-1).values if "margin" in wanted else None
     return replace(
         block,
-        prob=log_p.gather(1, index)[:, 0].exp() if "prob" in wanted else None,
+        prob=own.exp() if "prob" in wanted else None,
         entropy=_entropy(log_p) if "entropy" in wanted else None,
-        raw_entropy=_entropy(logits.log_softmax(-1)) if "raw_entropy" in wanted else None,
+        raw_entropy=_entropy(few.log_softmax(-1)) if "raw_entropy" in wanted else None,
         margin=top[:, 0] - top[:, 1] if top is not None else None,
         topk=log_p.topk(_TOPK, dim=-1).values.exp() if "topk" in wanted else None,
         hidden=states if "hidden" in wanted else None,

@@ -15,6 +15,7 @@ from specbench.methods.chain import ChainDrafter
 from specbench.methods.past import Past
 from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
+from specbench.models.linear import scored_ids
 from specbench.types import Draft, Verdict, VerifyResult
 
 
@@ -58,7 +59,8 @@ class SpeculativeSampling(DrafterBase):
     def propose(self, budget: int) -> Draft:
         self._before = len(self.request.committed)
         past = None if self._past is None else self._past.first(self._before - 1)
-        chain = ChainDrafter(self.controller, self.request.target.decoder.spec.vocab_size, self.request, past=past)
+        vocab, scored = self.request.target.decoder.spec.vocab_size, scored_ids(self.draft.head)
+        chain = ChainDrafter(self.controller, vocab, self.request, past=past, scored=scored)
         draft = chain.draft(self._forward, self._known(self.request.committed[self.cache.length :]), budget=budget)
         self._drafted = len(draft)
         return draft

@@ -84,6 +84,11 @@ class ReducedHead(Linear):
         return logits.index_copy_(-1, self.ids, scored)
 
 
+def scored_ids(head: Linear) -> Tensor | None:
+    """The tokens [n] that a head scores; None for the whole vocabulary."""
+    return head.ids if isinstance(head, ReducedHead) else None
+
+
 def _exact_half_scale(weight: Tensor) -> float:
     """A power of two that lets `weight` be stored in half precision without loss (1.0 where none is needed)."""
     if weight.dtype == torch.float16:

@@ -25,7 +25,7 @@ from specbench.models.chat import Chat, load_chat
 from specbench.models.checkpoint import load_decoder
 from specbench.models.decoder import Decoder
 from specbench.models.draft import save_draft
-from specbench.models.linear import ReducedHead
+from specbench.models.linear import scored_ids
 from specbench.models.source import Source, resolve
 from specbench.results.files import read_json, write_atomically, write_json
 from specbench.training.collect import Collector, Writer
@@ -194,6 +194,6 @@ class DraftTraining:
 
 
 def _size(draft: Decoder) -> str:
-    head = draft.head
-    rows = len(head.ids) if isinstance(head, ReducedHead) else draft.spec.vocab_size
+    ids = scored_ids(draft.head)
+    rows = draft.spec.vocab_size if ids is None else len(ids)
     return f"{draft.spec.num_layers} layers and {rows} tokens"
