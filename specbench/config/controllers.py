@@ -230,8 +230,9 @@ class PacerConfig(CappedConfig):
     `block_size`, `threshold`, `threshold_growth` auto = the gate's card, which also keeps the cap at or below
     `num_draft_tokens`. Drafting goes on while `agg` of a block's chances is at least min(`threshold_max`, `threshold` *
     `threshold_growth` ^ (block - 1)); rule `cost`: while another block is worth its time. At least `min_draft_tokens`
-    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scope`, `scalars`, `mask`, `num_layers`,
-    `step_pos` and `width_divisor` name the gate. `artefact`: its card (null = the stored one of this pair and setting).
+    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scope`, `scalars`, `mask`,
+    `num_layers`, `step_pos` and `width_divisor` name the gate. `artefact`: its card (null = the stored one of this pair
+    and setting).
     """
 
     block_size: Union[int, str] = MISSING  # noqa: UP007

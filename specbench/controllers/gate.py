@@ -38,8 +38,8 @@ class GateShape:
     `feature`: the state that predicted a token, the one that has read it, or both. `scalars`: log q, entropy, margin.
     `scope` step: a row sees the anchor and the drafted tokens before it; context: all committed tokens as well.
     `mask` block_causal: tokens of a block of `mask_block` see each other. `step_pos`: a learned embedding of the place
-    in the draft, up to `max_index`. `width_divisor`: the layer has so many times fewer heads than the draft's, and is as
-    much narrower; 1 is the draft's own shape.
+    in the draft, up to `max_index`. `width_divisor`: the layer has so many times fewer heads than the draft's, and is
+    as much narrower; 1 is the draft's own shape.
     """
 
     feature: str = "pred_state"

@@ -203,7 +203,8 @@ def learnable() -> Rollouts:
 
 @pytest.mark.parametrize(("label", "divisor"), [("conditional", 1), ("soft", 1), ("conditional", 2)])
 def test_other_labels_and_shapes_find_what_only_states_tell(label: str, divisor: int) -> None:
-    shape, options = GateShape(scalars=False, step_pos=False, width_divisor=divisor), replace(QUICK, label=label, batch_tokens=64)
+    shape = GateShape(scalars=False, step_pos=False, width_divisor=divisor)
+    options = replace(QUICK, label=label, batch_tokens=64)
     found = fit_gate(learnable(), KEY, tiny_draft(), shape, options).card["scores"]
     assert found["auc"] > 0.7
     assert found["brier"] < 0.9 * found["brier_of_the_mean"]
