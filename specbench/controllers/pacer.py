@@ -12,7 +12,8 @@ from typing import Any
 
 from specbench.controllers.base import ControllerBase, chances_note
 from specbench.controllers.block_rules import BlockRule, CostRule
-from specbench.controllers.gate import Gate, GateShape, StepGate
+from specbench.controllers.gate import Gate, GateShape
+from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block, Request
 from specbench.models.artefact import Artefact, Artefacts
 from specbench.types import ConfigError, Verdict

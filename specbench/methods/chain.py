@@ -148,7 +148,7 @@ class ChainDrafter:
         if not wanted:
             return block
         rows = (torch.stack(logits), torch.stack(states))
-        return with_signals(block, wanted, self.request.sampling, *rows, self.scored)
+        return with_signals(block, wanted, self.request.sampling, *rows, scored=self.scored)
 
     def _finished(self, reason: str) -> Draft:
         count = len(self._tokens)

@@ -176,7 +176,7 @@ class Ouroboros(DrafterBase):
             return block
         rows = (torch.stack(spine.logits[first:end]), torch.stack(spine.states[first:end]))
         scored = scored_ids(self.model.decoder.head)
-        return with_signals(block, self.controller.signals, self.request.sampling, *rows, scored)
+        return with_signals(block, self.controller.signals, self.request.sampling, *rows, scored=scored)
 
     def _fail(self, first: int) -> None:
         """A block was judged too weak: it is verified all the same, or with `drop_block` it is not."""

@@ -21,6 +21,7 @@ def with_signals(
     sampling: Sampling,
     logits: Tensor,
     states: Tensor,
+    *,
     scored: Tensor | None = None,
 ) -> Block:
     """The block with the `wanted` signals, of logits [b, V] and states [b, d] of the rows that predicted its tokens.

@@ -16,8 +16,9 @@ from specbench.analysis.replay import BlockThreshold, Costs, Outcome, Trace, rep
 from specbench.config import RunConfig
 from specbench.config.controllers import PacerConfig
 from specbench.controllers.block_rules import BlockRule
-from specbench.controllers.gate import Gate, GateShape, StepGate
+from specbench.controllers.gate import Gate, GateShape
 from specbench.controllers.pacer import DEFAULTS, gate_key, stored_gate
+from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key

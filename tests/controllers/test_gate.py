@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.controllers.gate import FEATURES, Gate, GateShape, StepGate
+from specbench.controllers.gate import FEATURES, Gate, GateShape
+from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block
 from specbench.models.linear import Linear
 from tests.decoding.tinies import tiny_draft

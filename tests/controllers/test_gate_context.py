@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.controllers.gate import FEATURES, GateRows, StepGate
+from specbench.controllers.gate import FEATURES, GateRows
+from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block
 from specbench.types import ConfigError
 from tests.controllers.test_gate import WIDTH, a_gate

@@ -12,8 +12,9 @@ import torch
 from specbench.config import compose
 from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.fixed import FixedLength
-from specbench.controllers.gate import Gate, GateShape, StepGate
+from specbench.controllers.gate import Gate, GateShape
 from specbench.controllers.pacer import PacerStop, gate_key
+from specbench.controllers.step_gate import StepGate
 from specbench.methods.sps import SpeculativeSampling
 from specbench.models.artefact import Artefact, Artefacts
 from specbench.types import ConfigError

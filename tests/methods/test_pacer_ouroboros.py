@@ -11,8 +11,9 @@ import torch
 from specbench.config import compose
 from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.fixed import FixedLength
-from specbench.controllers.gate import FEATURES, Gate, GateShape, StepGate
+from specbench.controllers.gate import FEATURES, Gate, GateShape
 from specbench.controllers.pacer import PacerStop
+from specbench.controllers.step_gate import StepGate
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.protocol import Block
 from specbench.decoding.target import Target

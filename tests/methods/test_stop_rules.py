@@ -18,9 +18,10 @@ from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.confidence import ConfidenceStop, DynamicConfidence
 from specbench.controllers.entropy import EntropyStop
 from specbench.controllers.fixed import FixedLength
-from specbench.controllers.gate import Gate, GateShape, StepGate
+from specbench.controllers.gate import Gate, GateShape
 from specbench.controllers.heads import ScalarHead
 from specbench.controllers.pacer import PacerStop
+from specbench.controllers.step_gate import StepGate
 from specbench.controllers.trained import ScalarStop
 from specbench.decoding.protocol import Block, Controller, Request
 from specbench.decoding.verification import verify

@@ -11,8 +11,9 @@ import torch
 
 from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.fixed import FixedLength
-from specbench.controllers.gate import GateShape, StepGate
+from specbench.controllers.gate import GateShape
 from specbench.controllers.pacer import PacerStop, stored_gate
+from specbench.controllers.step_gate import StepGate
 from specbench.hardware.devices import available_devices
 from specbench.methods.sps import SpeculativeSampling
 from specbench.models.batch import BatchRequest, answer_batch

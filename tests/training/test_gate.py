@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from specbench.controllers.fixed import FixedLength
-from specbench.controllers.gate import FEATURES, Gate, GateShape, StepGate
+from specbench.controllers.gate import FEATURES, Gate, GateShape
 from specbench.controllers.pacer import stored_gate
+from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block
 from specbench.methods.sps import SpeculativeSampling
 from specbench.models.artefact import load_artefact
