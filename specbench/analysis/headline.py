@@ -21,7 +21,8 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Finished runs with three more columns.
 
     `arm` = the method, with `+controller` where the method occurs with several controllers and this one is not the
-    plain one; `place` = the task, with its context length for long documents; `sampling` = greedy or the temperature.
+    plain one, and `(bound)` behind what is no method; `place` = the task, with its context length for long documents;
+    `sampling` = greedy or the temperature.
     """
     runs = runs[runs["status"] == FINISHED].copy()  # in one piece: a frame of many columns is in many
     several = runs.groupby("method")["controller"].nunique()
@@ -32,12 +33,13 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
-    """One row of `labelled(runs)` for each PLACE and arm.
+    """One row of `labelled(runs)` for each PLACE and arm; a bound that knows the answer ranks among no methods.
 
     Of several runs the first of these wins: it belongs to an experiment in `prefer`; to one of _FIRST, in their order;
     it was timed; it has more conversations; its run id comes first.
     """
     known = labelled(runs)
+    known = known[~is_bound(known)]
     if known.empty:
         return known
     names = set(prefer)
@@ -47,6 +49,11 @@ def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
     rank["run_id"] = known["run_id"]
     ordered = known.loc[rank.sort_values(list(rank.columns)).index]
     return ordered.drop_duplicates([*PLACE, "arm"]).sort_values([*PLACE, "arm"], ignore_index=True).copy()
+
+
+def is_bound(runs: pd.DataFrame) -> pd.Series:
+    """Which runs are bounds and no methods."""
+    return runs["bound"].eq(True) if "bound" in runs else pd.Series(False, index=runs.index)
 
 
 def records(runs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -81,7 +88,8 @@ def _experiments(row: dict[Any, Any]) -> set[str]:
 def _arm(row: dict[Any, Any], *, several: bool) -> str:
     method, controller = str(row["method"]), row["controller"]
     plain = not isinstance(controller, str) or controller in _PLAIN
-    return method if plain or not several else f"{method}+{controller}"
+    name = method if plain or not several else f"{method}+{controller}"
+    return f"{name} (bound)" if row.get("bound") is True else name
 
 
 def _place(row: dict[Any, Any]) -> str:

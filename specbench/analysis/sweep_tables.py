@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from specbench.analysis.comparison import lead, timed_by_run
-from specbench.analysis.headline import PLACE, labelled, model_name, setting
+from specbench.analysis.headline import PLACE, is_bound, labelled, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.table_text import EMPTY, Cell, Table, number, shown
 from specbench.analysis.tables import speedup_cell
@@ -65,7 +65,7 @@ def sweep_rows(frozen: Frozen, experiment: str) -> tuple[pd.DataFrame, list[str]
     swept = [key for key in keys if (texts[key].groupby(rule).nunique() > 1).any()]
     times = timed_by_run(part.samples)
     best = pd.Series(False, index=runs.index)
-    for _, rows in runs.groupby(PLACE, sort=False):
+    for _, rows in runs[~is_bound(runs)].groupby(PLACE, sort=False):
         tables = {name: times[name] for name in rows["run_id"] if name in times}
         found = lead(tables)
         best[rows.index] = (rows["run_id"] == found.best) & found.supported if found is not None else False

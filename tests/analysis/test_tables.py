@@ -169,6 +169,19 @@ def test_rules_of_one_draft_are_compared_without_their_own_keys(tmp_path):
     assert list(zip(runs["arm"], runs["best"], strict=True)) == [("sps", False), ("sps+svip", True)]
 
 
+def test_a_bound_is_marked_and_wins_nothing(tmp_path):
+    write_run(tmp_path, Spec("a", experiment="pacer_length_distribution"))
+    write_run(tmp_path, Spec("b", controller="svip", experiment="pacer_length_distribution", speedup=1.6))
+    oracle = Spec("c", controller="block_oracle", experiment="pacer_length_distribution", speedup=2.5)
+    write_run(tmp_path, oracle)
+    frozen = open_results(tmp_path)
+    runs, _ = sweep_rows(frozen, "pacer_length_distribution")
+    found = dict(zip(runs["arm"], runs["best"], strict=True))
+    assert found == {"sps": False, "sps+block_oracle (bound)": False, "sps+svip": True}
+    assert set(headline(frozen.runs)["arm"]) == {"sps", "sps+svip"}
+    assert set(leaderboard_rows(frozen)["arm"]) == {"ar", "sps", "sps+svip"}
+
+
 def test_long_documents_do_not_enter_the_leaderboard(tmp_path):
     write_run(tmp_path, Spec("a"))
     write_run(tmp_path, Spec("b", task="longdoc"))

@@ -68,7 +68,8 @@ def write_run(root: Path, spec: Spec) -> Path:
         frames = store.frames()
         with quick_intervals():
             numbers = summarise(frames.samples, frames.steps, frames.choices if spec.sublayers else None)
-        known = {"model_name": MODEL, "dtype": "bfloat16", "t_curve": CURVE}
+        bound = spec.controller == "block_oracle"
+        known = {"model_name": MODEL, "dtype": "bfloat16", "t_curve": CURVE, "bound": bound}
         store.finalize({**numbers, **known}, status="finished")
     return root / "runs" / spec.name
 
