@@ -56,6 +56,11 @@ def is_bound(runs: pd.DataFrame) -> pd.Series:
     return runs["bound"].eq(True) if "bound" in runs else pd.Series(False, index=runs.index)
 
 
+def marked(name: str, run: Mapping[Any, Any]) -> str:
+    """`name`, and behind it that the run is a bound where it is one."""
+    return f"{name} (bound)" if run.get("bound") is True else name
+
+
 def records(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """One dict a run without its missing values, as a summary of one run has them."""
     return [{str(key): value for key, value in row.items() if not missing(value)} for row in runs.to_dict("records")]
@@ -89,7 +94,7 @@ def _arm(row: dict[Any, Any], *, several: bool) -> str:
     method, controller = str(row["method"]), row["controller"]
     plain = not isinstance(controller, str) or controller in _PLAIN
     name = method if plain or not several else f"{method}+{controller}"
-    return f"{name} (bound)" if row.get("bound") is True else name
+    return marked(name, row)
 
 
 def _place(row: dict[Any, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from specbench.analysis.headline import marked
 from specbench.analysis.theory import curve_of, worth_it
 
 COLUMNS = (
@@ -58,7 +59,7 @@ def _known(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _cells(run: Mapping[str, Any]) -> list[str]:
     names = [str(run.get(name, "-")) for name in ("model", "method", "controller", "task", "dtype")]
-    names[2] += " (bound)" if run.get("bound") is True else ""
+    names[2] = marked(names[2], run)
     if run["status"] in ("interrupted", "corrupt"):
         return [*names, str(run["status"]), *["-"] * (len(COLUMNS) - len(names) - 1)]
     return [

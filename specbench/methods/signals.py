@@ -41,7 +41,7 @@ def with_signals(
         block,
         prob=own.exp() if "prob" in wanted else None,
         entropy=_entropy(log_p) if "entropy" in wanted else None,
-        raw_entropy=_entropy(few.log_softmax(-1)) if "raw_entropy" in wanted else None,
+        raw_entropy=_entropy(log_p if sampling.greedy else few.log_softmax(-1)) if "raw_entropy" in wanted else None,
         margin=top[:, 0] - top[:, 1] if top is not None else None,
         topk=log_p.topk(_TOPK, dim=-1).values.exp() if "topk" in wanted else None,
         hidden=states if "hidden" in wanted else None,

@@ -56,14 +56,17 @@ def _nearest(rows: pd.DataFrame, config: RunConfig) -> pd.DataFrame:
 
 def _conversation(rows: pd.DataFrame, max_new_tokens: int) -> float:
     per_token = rows["decode_s"].sum() / max(1, rows["num_tokens"].sum())
-    turns = rows.groupby(["run_id", "sample_id"])["turn"].nunique().mean()
-    return float(turns * (rows["prefill_s"].mean() + per_token * max_new_tokens))
+    return _turns(rows) * float(rows["prefill_s"].mean() + per_token * max_new_tokens)
 
 
 def _one_pass(rows: pd.DataFrame, max_new_tokens: int) -> float:
     per_token = rows["prefill_s"].sum() / max(1, rows["prompt_tokens"].sum())
-    turns = rows.groupby(["run_id", "sample_id"])["turn"].nunique().mean()
-    return float(turns * per_token * (rows["prompt_tokens"].mean() + max_new_tokens))
+    return _turns(rows) * float(per_token * (rows["prompt_tokens"].mean() + max_new_tokens))
+
+
+def _turns(rows: pd.DataFrame) -> float:
+    """Of a conversation, in the mean."""
+    return float(rows.groupby(["run_id", "sample_id"])["turn"].nunique().mean())
 
 
 @functools.lru_cache(maxsize=1)
