@@ -15,7 +15,7 @@ from specbench.decoding.sampling import probabilities
 from specbench.methods.signals import with_signals
 from specbench.types import Draft
 
-# Draft ids to feed [1, n] -> (logits of the last row [V_draft], normed hidden state of it [d]).
+# Draft ids to feed [1, n] -> (logits of the last row [n], normed hidden state of it [d]); n tokens are scored.
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -59,7 +59,7 @@ class ChainDrafter:
     request: Request
     branching: Branching | None = None
     past: Tensor | None = None  # [C - 1, d] states of what is committed, where the controller asks for them
-    scored: Tensor | None = None  # [n] the tokens that `forward` scores at all, where that is not the whole vocabulary
+    scored: Tensor | None = None  # [n] the tokens that `forward` scores, ascending, where it is not all of the draft's
     _tokens: list[int] = field(default_factory=list)
     _q: list[Tensor] = field(default_factory=list)
     _drawn: int = 0  # tokens picked from the draft's distributions and not discarded behind a stop id
@@ -94,9 +94,10 @@ class ChainDrafter:
         first, logits, states, drafted = len(self._tokens), [], [], []
         for _ in range(size):
             row, state = forward(feed)
+            row = row[: self.vocab_size]
             token, q = self._pick(row)
             feed = token[None, None]
-            logits.append(row[: self.vocab_size])
+            logits.append(row)
             states.append(state)
             drafted.append((token, q))
             self._drawn += 1
@@ -113,15 +114,18 @@ class ChainDrafter:
         return self._signals(first, tokens, logits[: len(tokens)], states[: len(tokens)]), feed, stop is not None
 
     def _pick(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        shared = logits[: self.vocab_size]
         if self.request.sampling.greedy:
-            return shared.argmax(), None
-        q = probabilities(shared, self.request.sampling)
-        q = torch.nn.functional.pad(q, (0, self.vocab_size - q.shape[0]))
+            best = logits.argmax()
+            return best if self.scored is None else self.scored[best], None
+        few = probabilities(logits, self.request.sampling)
+        at = slice(len(few)) if self.scored is None else self.scored
+        q = few.new_zeros(self.vocab_size)
+        q[at] = few
         return torch.tensor(self.request.draws.categorical(q), device=logits.device), q
 
     def _branch(self, branching: Branching, tokens: list[int], logits: Tensor) -> None:
         """Note the siblings of new spine tokens: the next best ones, or draws without replacement when sampling."""
+        assert self.scored is None, "trees are drafted by models that score every token"
         rows = logits.softmax(-1)
         best = rows.topk(max(branching.widths), dim=-1).indices.tolist()
         for depth, token in enumerate(tokens):

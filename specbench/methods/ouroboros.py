@@ -174,9 +174,10 @@ class Ouroboros(DrafterBase):
         block = Block(first, spine.tokens[first:end], past=past)
         if not self.controller.signals:
             return block
-        rows = (torch.stack(spine.logits[first:end]), torch.stack(spine.states[first:end]))
+        logits, states = torch.stack(spine.logits[first:end]), torch.stack(spine.states[first:end])
         scored = scored_ids(self.model.decoder.head)
-        return with_signals(block, self.controller.signals, self.request.sampling, *rows, scored=scored)
+        few = logits if scored is None else logits[:, scored]
+        return with_signals(block, self.controller.signals, self.request.sampling, few, states, scored=scored)
 
     def _fail(self, first: int) -> None:
         """A block was judged too weak: it is verified all the same, or with `drop_block` it is not."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specbench.decoding.protocol import Block
 from specbench.decoding.sampling import probabilities
@@ -24,28 +25,31 @@ def with_signals(
     *,
     scored: Tensor | None = None,
 ) -> Block:
-    """The block with the `wanted` signals, of logits [b, V] and states [b, d] of the rows that predicted its tokens.
+    """The block with the `wanted` signals, of logits [b, n] and states [b, d] of the rows that predicted its tokens.
 
-    `scored` [n]: the only tokens whose logits are not -inf, where the drafter knows them; others are not looked at.
+    `scored` [n]: the tokens that the logits are of, ascending; None = all.
     """
-    few = logits if scored is None or len(scored) < _TOPK else logits[:, scored]
-    index = torch.tensor(block.tokens, device=logits.device)[:, None]
-    if sampling.greedy:
-        total = few.logsumexp(-1, keepdim=True)
-        log_p, own = few - total, (logits.gather(1, index) - total)[:, 0]
-    else:
-        log_p = probabilities(logits, sampling).log()
-        own = log_p.gather(1, index)[:, 0]
-    top = few.topk(2, dim=-1).values if "margin" in wanted else None
+    index = torch.tensor(block.tokens, device=logits.device)
+    if scored is not None:
+        index = torch.searchsorted(scored, index)
+    log_p = logits.log_softmax(-1) if sampling.greedy else probabilities(logits, sampling).log()
+    top = logits.topk(2, dim=-1).values if "margin" in wanted else None
+    raw = log_p if sampling.greedy or "raw_entropy" not in wanted else logits.log_softmax(-1)
     return replace(
         block,
-        prob=own.exp() if "prob" in wanted else None,
+        prob=log_p.gather(1, index[:, None])[:, 0].exp() if "prob" in wanted else None,
         entropy=_entropy(log_p) if "entropy" in wanted else None,
-        raw_entropy=_entropy(log_p if sampling.greedy else few.log_softmax(-1)) if "raw_entropy" in wanted else None,
+        raw_entropy=_entropy(raw) if "raw_entropy" in wanted else None,
         margin=top[:, 0] - top[:, 1] if top is not None else None,
-        topk=log_p.topk(_TOPK, dim=-1).values.exp() if "topk" in wanted else None,
+        topk=_largest(log_p).exp() if "topk" in wanted else None,
         hidden=states if "hidden" in wanted else None,
     )
+
+
+def _largest(log_p: Tensor) -> Tensor:
+    """The largest of each row, [b, 10] also where there are fewer."""
+    count = min(_TOPK, log_p.shape[1])
+    return pad(log_p.topk(count, dim=-1).values, (0, _TOPK - count), value=float("-inf"))
 
 
 def _entropy(log_p: Tensor) -> Tensor:

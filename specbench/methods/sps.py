@@ -15,7 +15,7 @@ from specbench.methods.chain import ChainDrafter
 from specbench.methods.past import Past
 from specbench.models.decoder import Decoder
 from specbench.models.kv_cache import KVCache
-from specbench.models.linear import scored_ids
+from specbench.models.linear import scored_ids, scored_logits
 from specbench.types import Draft, Verdict, VerifyResult
 
 
@@ -79,14 +79,16 @@ class SpeculativeSampling(DrafterBase):
     def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if self._past is not None:
             return self._forward_and_note(self._past, ids)
-        out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="last")
+        out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="none")
         self.cache.keep(range(ids.shape[1]))
-        assert out.logits is not None
-        assert out.normed is not None
-        return out.logits[0, -1], out.normed[0, -1]
+        return self._scored(self.draft.final_norm(out.hidden[:, -1:]))
 
     def _forward_and_note(self, past: Past, ids: Tensor) -> tuple[Tensor, Tensor]:
         states = past.states(ids)
         past.put(self.cache.length, states)
         self.cache.keep(range(ids.shape[1]))
-        return self.draft.head(states[None, -1:])[0, -1], states[-1]
+        return self._scored(states[None, -1:])
+
+    def _scored(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [n] of a state [1, 1, d] after the final norm, and the state [d]."""
+        return scored_logits(self.draft.head, state)[0, 0], state[0, 0]

@@ -72,6 +72,7 @@ class Decoder:
         self.linear_path = "library"
         frequencies, self._rope_scale = inverse_frequencies(spec.rope, spec.head_dim, spec.max_positions)
         self._frequencies = frequencies.to(self.device)
+        self._tables: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # rotary tables of the first positions
 
     # ---- weights
 
@@ -244,8 +245,9 @@ class Decoder:
         start, prefix = place
         count = hidden.shape[1]
         if positions is None:
-            positions = torch.arange(start, start + count, device=self.device)
-        cos, sin = self.rotary(positions, hidden.dtype)
+            cos, sin = (table[start:] for table in self._first_rotary(start + count, hidden.dtype))
+        else:
+            cos, sin = self.rotary(positions, hidden.dtype)
         causal = mask is None and prefix == 0 and count > 1
         bias = None if causal or (count == 1 and mask is None) else self._bias(count, prefix, mask, scores)
         small = bias is not None and count <= GROUPED_ROWS
@@ -255,12 +257,13 @@ class Decoder:
     def _past(self, prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         if self.spec.mla is None or self.spec.mla.form != "svd":
             return None
-        return self.rotary(torch.arange(prefix, device=self.device), dtype)  # committed rows lie at their positions
+        return self._first_rotary(prefix, dtype)  # committed rows lie at their positions
 
     def _bias(self, count: int, prefix: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        visible = torch.ones(count, count, dtype=torch.bool, device=self.device).tril() if mask is None else mask
+        if mask is None:
+            return F.pad(_causal_bias(count, dtype, self.device), (prefix, 0))
         bias = torch.zeros(count, prefix + count, dtype=dtype, device=self.device)
-        bias[:, prefix:].masked_fill_(~visible, float("-inf"))
+        bias[:, prefix:].masked_fill_(~mask, float("-inf"))
         return bias
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -271,6 +274,17 @@ class Decoder:
             torch.cat([cos, cos], dim=-1)[:, None].to(dtype),
             torch.cat([-sin, sin], dim=-1)[:, None].to(dtype),
         )
+
+    def _first_rotary(self, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The rotary tables of positions 0..count - 1: views of what is kept, which doubles when it does not reach."""
+        found = self._tables.get(dtype)
+        if found is None or len(found[0]) < count:
+            room = max(_CAPACITY_STEP, 1 << (count - 1).bit_length())
+            with torch.inference_mode(False), torch.no_grad():  # training may meet them later
+                found = self.rotary(torch.arange(room, device=self.device), dtype)
+            self._tables[dtype] = found
+        cos, sin = found
+        return cos[:count], sin[:count]
 
 
 class _Seen:
@@ -291,6 +305,13 @@ class _Seen:
         hidden = hidden + output
         self.residual(index, hidden)
         return hidden
+
+
+@functools.lru_cache(maxsize=32)
+def _causal_bias(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Additive [count, count]: no row sees a later one."""
+    with torch.inference_mode(False):
+        return torch.full((count, count), float("-inf"), dtype=dtype, device=device).triu(1)
 
 
 @functools.lru_cache(maxsize=256)  # tree shapes repeat from step to step

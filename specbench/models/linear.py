@@ -72,21 +72,33 @@ class Linear:
 
 
 class ReducedHead(Linear):
-    """A head that scores some tokens only: logits [..., vocab_size] with -inf for every token not in `ids` [n]."""
+    """A head that scores some tokens only: logits [..., vocab_size] with -inf for every token not in `ids` [n].
+
+    `ids` ascend, so that among equal logits the same token comes first with and without the others.
+    """
 
     def __init__(self, weight: Tensor, ids: Tensor, vocab_size: int, *, out_dtype: torch.dtype | None = None) -> None:
         super().__init__(weight, out_dtype=out_dtype)
         self.ids, self.vocab_size = ids, vocab_size
 
+    def few(self, x: Tensor) -> Tensor:
+        """The logits [..., n] of the scored tokens only."""
+        return super().__call__(x)
+
     def __call__(self, x: Tensor) -> Tensor:
-        scored = super().__call__(x)
+        scored = self.few(x)
         logits = scored.new_full((*scored.shape[:-1], self.vocab_size), float("-inf"))
         return logits.index_copy_(-1, self.ids, scored)
 
 
 def scored_ids(head: Linear) -> Tensor | None:
-    """The tokens [n] that a head scores; None for the whole vocabulary."""
+    """The tokens [n] that a head scores, ascending; None for the whole vocabulary."""
     return head.ids if isinstance(head, ReducedHead) else None
+
+
+def scored_logits(head: Linear, x: Tensor) -> Tensor:
+    """Logits [..., n] of the tokens that `scored_ids` names."""
+    return head.few(x) if isinstance(head, ReducedHead) else head(x)
 
 
 def _exact_half_scale(weight: Tensor) -> float:
