@@ -110,7 +110,8 @@ class Collector:
             "prompts_removed_for_overlap": dict(self.filter.removed),
             "sources_skipped": sources.missing_sources(self.counts, **given),
         }
-        write_json(self.folder / "corpus.json", self.facts)
+        with FileLock(self.folder / "corpus.lock"):
+            write_json(self.folder / "corpus.json", self.facts)
         self.answer(kept, "mixed")
 
     def user_turns(self, count: int) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 import specbench
 from specbench.config import TrainDraftConfig
@@ -143,10 +144,12 @@ class DraftTraining:
         """A folder belongs to one target, one seed and one way of generating; anything else needs another name."""
         path = self.folder / "settings.json"
         ours = {"target_revision": self.target.revision, "seed": self.config.seed, **asdict(self.config.corpus)}
-        if not path.is_file():
-            if self.config.stage != "train":
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_json(path, ours)
+        if self.config.stage != "train":
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):  # commands side by side may start at once
+                if not path.is_file():
+                    write_json(path, ours)
+        elif not path.is_file():
             return
         theirs = read_json(path)
         differing = [key for key, value in ours.items() if theirs.get(key) != value]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -136,6 +139,23 @@ def test_commands_side_by_side_share_the_work(trained, cache):
     mine.join()
     ours, whole = (batch_files(cache / "drafts" / name / "answers") for name in ("shared", "one"))
     assert [path.read_bytes() for path in ours] == [path.read_bytes() for path in whole]
+
+
+def test_two_commands_may_start_at_once(cache, monkeypatch):
+    small = "corpus.prompts={user:2,article:0,completion:0}"
+    commands = [DraftTraining(config(cache, "name=twins", "stage=data", small)) for _ in range(2)]
+    both, replace = threading.Barrier(2), os.replace
+
+    def together(source, target):
+        if target.suffix == ".json" and not target.is_file():
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(timeout=1)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", together)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(DraftTraining.run, commands))
+    assert (commands[0].folder / "corpus.json").is_file()
 
 
 def test_the_card_says_where_the_draft_comes_from(trained):
