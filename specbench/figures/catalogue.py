@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from specbench.analysis.sweep_tables import SWEEPS
 from specbench.figures.base import NotEnoughData
 from specbench.figures.save import Drawn, save
 from specbench.results.frozen import Frozen
 
 log = logging.getLogger(__name__)
 
-# Module -> the experiments whose runs it is drawn from, each into a file of its own. Runs that belong to none of the
-# experiments named here (a folder of one's own) are drawn together, in every figure.
+# Module -> the experiments whose runs it is drawn from, each into a file of its own. Runs that belong to no experiment
+# named here or in SWEEPS, which are tables (a folder of one's own), are drawn together, in every figure.
 FIGURES: dict[str, tuple[str, ...]] = {
     "speedup_by_task": (
         "headline",
@@ -68,6 +69,7 @@ class Outcome(NamedTuple):
 def parts(frozen: Frozen, only: Sequence[str] = ()) -> Iterator[Part]:
     """The figures that a folder of results may hold; `only`: modules, all without any."""
     known = {experiment for experiments in FIGURES.values() for experiment in experiments}
+    known |= {sweep.experiment for sweep in SWEEPS}
     there = {name for names in frozen.runs["experiments"] for name in names}
     alone = frozen.runs["experiments"].map(lambda names: not known & set(names)).astype(bool)
     others = frozen.where(frozen.runs[alone])

@@ -69,7 +69,8 @@ def build(frame: pd.DataFrame) -> Figure:
             axis.axhline(float(rows["baseline_score"].dropna().median()), color=INK, linewidth=0.7, linestyle="--")
         axis.axvline(1.0, color=INK, linewidth=0.7, linestyle="--")
         axis.set(title=task, xlabel="speedup over AR", ylabel=rows["score_name"].iloc[0])
-        axis.set_ylim(0, min(1.03, max(0.1, 1.25 * axis.get_ylim()[1])))
+        top = min(1.03, max(0.1, 1.25 * axis.get_ylim()[1]))
+        axis.set_ylim(-0.05 * top if rows["score"].min() < 0.03 * top else 0, top)  # marks on the axis are seen whole
     from_zero(axes, "x")
     legend(figure, axes, remark="dashed: AR; vertical whiskers: the paired difference from AR's score")
     return figure

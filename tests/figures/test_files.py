@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -37,6 +38,11 @@ def test_each_experiment_has_its_figure_and_other_runs_share_one(frozen: Frozen)
     assert {part.module for part in parts(frozen)} == set(FIGURES)
     whole = next(part for part in parts(frozen, ["speedup_by_task"]))
     assert "confl_lambda" not in {name for names in whole.frozen.runs["experiments"] for name in names}
+
+
+def test_runs_that_only_a_table_is_made_of_are_in_no_figure(frozen: Frozen) -> None:
+    tabled = replace(frozen, runs=frozen.runs.assign(experiments=[["draft_vocab"]] * len(frozen.runs)))
+    assert [len(part.frozen.runs) for part in parts(tabled, ["speedup_by_task", "cumulative_speedup"])] == [0, 0]
 
 
 def test_one_broken_figure_does_not_cost_the_others(frozen: Frozen, tmp_path: Path, monkeypatch) -> None:
