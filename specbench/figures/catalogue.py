@@ -17,8 +17,8 @@ from specbench.results.frozen import Frozen
 
 log = logging.getLogger(__name__)
 
-# Module -> the experiments whose runs it is drawn from, each into a file of its own. Runs that belong to no experiment
-# named here or in SWEEPS, which are tables (a folder of one's own), are drawn together, in every figure.
+# Module -> the experiments whose runs it is drawn from, each into a file of its own. Runs of no experiment that is
+# named here or among the tables of SWEEPS (those of a folder of one's own) are drawn together, in every figure.
 FIGURES: dict[str, tuple[str, ...]] = {
     "speedup_by_task": (
         "headline",

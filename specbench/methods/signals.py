@@ -34,12 +34,11 @@ def with_signals(
         index = torch.searchsorted(scored, index)
     log_p = logits.log_softmax(-1) if sampling.greedy else probabilities(logits, sampling).log()
     top = logits.topk(2, dim=-1).values if "margin" in wanted else None
-    raw = log_p if sampling.greedy or "raw_entropy" not in wanted else logits.log_softmax(-1)
     return replace(
         block,
         prob=log_p.gather(1, index[:, None])[:, 0].exp() if "prob" in wanted else None,
         entropy=_entropy(log_p) if "entropy" in wanted else None,
-        raw_entropy=_entropy(raw) if "raw_entropy" in wanted else None,
+        raw_entropy=_entropy(log_p if sampling.greedy else logits.log_softmax(-1)) if "raw_entropy" in wanted else None,
         margin=top[:, 0] - top[:, 1] if top is not None else None,
         topk=_largest(log_p).exp() if "topk" in wanted else None,
         hidden=states if "hidden" in wanted else None,

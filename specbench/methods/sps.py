@@ -77,18 +77,11 @@ class SpeculativeSampling(DrafterBase):
         return readable(tokens, self.draft, target=self.request.target.decoder)
 
     def _forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        if self._past is not None:
-            return self._forward_and_note(self._past, ids)
-        out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="none")
+        if self._past is None:
+            out = self.draft.forward(ids, self.cache, start=self.cache.length, logits="none")
+            states = self.draft.final_norm(out.hidden[0, -1:])
+        else:
+            states = self._past.states(ids)
+            self._past.put(self.cache.length, states)
         self.cache.keep(range(ids.shape[1]))
-        return self._scored(self.draft.final_norm(out.hidden[:, -1:]))
-
-    def _forward_and_note(self, past: Past, ids: Tensor) -> tuple[Tensor, Tensor]:
-        states = past.states(ids)
-        past.put(self.cache.length, states)
-        self.cache.keep(range(ids.shape[1]))
-        return self._scored(states[None, -1:])
-
-    def _scored(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [n] of a state [1, 1, d] after the final norm, and the state [d]."""
-        return scored_logits(self.draft.head, state)[0, 0], state[0, 0]
+        return scored_logits(self.draft.head, states[None, -1:])[0, 0], states[-1]

@@ -115,7 +115,7 @@ class _Batch:
         if longest == 0:
             return
         decoder = self.decoder
-        cos, sin = decoder.rotary(torch.arange(longest, device=decoder.device), decoder.dtype)
+        cos, sin = decoder.first_rotary(longest, decoder.dtype)
         shared = Rows(cos, sin, 0, 0, None, None, longest > 1)
 
         def attend(attention: GroupedQueryAttention, x: Tensor, buffers: dict[str, Tensor]) -> Tensor:

@@ -245,7 +245,7 @@ class Decoder:
         start, prefix = place
         count = hidden.shape[1]
         if positions is None:
-            cos, sin = (table[start:] for table in self._first_rotary(start + count, hidden.dtype))
+            cos, sin = (table[start:] for table in self.first_rotary(start + count, hidden.dtype))
         else:
             cos, sin = self.rotary(positions, hidden.dtype)
         causal = mask is None and prefix == 0 and count > 1
@@ -257,7 +257,7 @@ class Decoder:
     def _past(self, prefix: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         if self.spec.mla is None or self.spec.mla.form != "svd":
             return None
-        return self._first_rotary(prefix, dtype)  # committed rows lie at their positions
+        return self.first_rotary(prefix, dtype)  # committed rows lie at their positions
 
     def _bias(self, count: int, prefix: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
         if mask is None:
@@ -275,7 +275,7 @@ class Decoder:
             torch.cat([-sin, sin], dim=-1)[:, None].to(dtype),
         )
 
-    def _first_rotary(self, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def first_rotary(self, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The rotary tables of positions 0..count - 1: views of what is kept, which doubles when it does not reach."""
         found = self._tables.get(dtype)
         if found is None or len(found[0]) < count:

@@ -22,9 +22,8 @@ def rows(scored: torch.Tensor) -> torch.Tensor:
 def signals(scored: torch.Tensor, sampling: Sampling, *, told: bool) -> Block:
     logits = rows(scored)
     block = Block(0, [int(scored[0]), int(scored[-1])])
-    few = (logits[:, scored], torch.zeros(2, 4))
-    whole = (logits, torch.zeros(2, 4))
-    return with_signals(block, SIGNALS, sampling, *(few if told else whole), scored=scored if told else None)
+    given, ids = (logits[:, scored], scored) if told else (logits, None)
+    return with_signals(block, SIGNALS, sampling, given, torch.zeros(2, 4), scored=ids)
 
 
 @pytest.mark.parametrize("count", [12, 4])
