@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -24,8 +26,8 @@ import os
 from pathlib import Path
 
 import specbench
-from specbench.analysis.matched_cells import compare, rates, recovered
-from specbench.analysis.mla_tables import known, mla_counts, mla_table
+from specbench.analysis.matched_cells import compare, main_tuning, rates, recovered
+from specbench.analysis.mla_tables import known, mla_counts, mla_table, train_params_table
 from specbench.figures.show import show
 from specbench.results.opening import open_results
 from specbench.results.published import load_published
@@ -33,7 +35,7 @@ from specbench.results.published import load_published
 ROOT = Path(specbench.__file__).parents[1]
 frozen = open_results(os.environ.get("SPECBENCH_RESULTS", ROOT / "results" / "paper"))
 published = load_published(ROOT / "results" / "published")
-cells = frozen.cells if known(frozen) else None
+cells = main_tuning(frozen.cells) if known(frozen) else None  # without the ablation, which comes last
 print("no matched cells in this folder" if cells is None else f"{len(cells)} rows of matched cells")
 
 # %% [markdown]
@@ -56,7 +58,7 @@ mla_table(frozen, published) if cells is not None else None
 mla_counts(frozen, published) if cells is not None else None
 
 # %%
-show(frozen, "mla_forest")
+show(frozen, "mla_forest", "mla_matched")
 
 # %% [markdown]
 # ## How much of the loss comes back?
@@ -67,13 +69,26 @@ show(frozen, "mla_forest")
 recovered(cells).round(3) if cells is not None else None
 
 # %% [markdown]
+# ## What does a smaller cache cost?
+#
+# Mean acceptance over the tasks. Budget 1 is the original draft: follow a row from left to right and see where the
+# cache begins to cost acceptance, and whether tuning moves that place.
+
+# %%
+if cells is not None:
+    by_size = rates(cells).assign(percent=lambda frame: 100 * frame["acceptance_rate"])
+    rows = ["pair", "converter", "variant"]
+    by_size = by_size.pivot_table(index=rows, columns="budget", values="percent").round(1)
+by_size if cells is not None else None
+
+# %% [markdown]
 # ## Does the layer's error say anything about acceptance?
 #
 # The error after the output projection is what functional reconstruction minimises, layer by layer. Lower is not
 # always better for acceptance: errors of different layers can cancel, and one bad layer can dominate.
 
 # %%
-show(frozen, "reconstruction_error")
+show(frozen, "reconstruction_error", "mla_matched")
 
 # %%
 if cells is not None and not frozen.reconstruction.empty:
@@ -95,6 +110,14 @@ if cells is not None:
     for after in ("functional", "kv"):
         pooled = compare(cells, after, "none").pooled
         print(after, "against none:", pooled["label"], f"mean {pooled['mean_delta_pp'] or float('nan'):+.2f} points")
+
+# %% [markdown]
+# ## Which parts have to be tuned?
+#
+# Sources differ on whether queries and keys, or queries, keys and values are tuned. Differences to tuning all of them:
+
+# %%
+train_params_table(frozen) if cells is not None else None
 
 # %%
 published[published["paper"] == "mla"][["model", "setting", "method", "metric", "text", "quality"]]

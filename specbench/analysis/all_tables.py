@@ -43,8 +43,11 @@ def all_tables(frozen: Frozen, published: pd.DataFrame) -> Made:
     if mla_tables.known(frozen):
         found = mla_tables.functional_over_kv(frozen)
         made += [mla_tables.mla_table(frozen, published, found), mla_tables.mla_counts(frozen, published, found)]
+        parts = mla_tables.train_params_table(frozen)
+        made += [parts] if parts else []
+        missing += [] if parts else ["mla_train_params: no run of experiment=mla_train_params"]
     else:
-        missing.append("mla_main, mla_counts: no cells of experiment=mla_matched")
+        missing.append("mla_main, mla_counts, mla_train_params: no cells of experiment=mla_matched")
     return Made(made, missing)
 
 

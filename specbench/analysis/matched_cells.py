@@ -9,6 +9,7 @@ draft tuned in one way or another. Acceptance is pooled: sum accepted / sum prop
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ TOLERANCE = 0.005  # half a percentage point, as published
 IMPROVED, UNCHANGED, WORSE, TOO_FEW = "improved", "unchanged", "worse", "too few prompts"
 LABELS = (IMPROVED, UNCHANGED, WORSE, TOO_FEW)
 CELL = ["pair", "converter", "budget", "options", "task", "setting", "acceptance"]
+MAIN_PARTS = "qkv"  # what is tuned by the summaries of the paper; all else is an ablation
+OTHER_PARTS = ("qk_down", "qk")
+_PARTS = "train_params"
 _SHARED = ["pair", "task", "setting", "acceptance"]  # what a cell has in common with the original draft
 _CHUNK = 1000  # draws whose weights exist at once
 
@@ -200,6 +204,37 @@ def _before(cells: pd.DataFrame, variant: str, cell: Mapping[Any, Any]) -> pd.Da
     rows = arms(cells, variant, cell)
     alike = rows[rows["tuning"] == cell["tuning"]]
     return (alike if len(alike) else rows).drop_duplicates("sample_id")
+
+
+def main_tuning(cells: pd.DataFrame) -> pd.DataFrame:
+    """Without the arms of an ablation: what was tuned in other parts than `qkv`, where the cell has `qkv` too."""
+    parts = _tuned_parts(cells)
+    tuned_whole = (parts == MAIN_PARTS).groupby([cells[key] for key in [*CELL, "variant"]]).transform("any")
+    return cells[parts.isin(["", MAIN_PARTS]) | ~tuned_whole]
+
+
+def by_tuned_parts(cells: pd.DataFrame) -> pd.DataFrame:
+    """The arms of functional reconstruction alone, the tuned parts (qkv, qk_down, qk) as their variant."""
+    rows = cells[cells["variant"] == "functional"]
+    return rows.assign(variant=_tuned_parts(rows), tuning=rows["tuning"].map(_without_parts))
+
+
+def _tuned_parts(cells: pd.DataFrame) -> pd.Series:
+    return cells["tuning"].map(lambda text: json.loads(text).get(_PARTS, ""))
+
+
+def _without_parts(tuning: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(tuning).items() if key != _PARTS})
+
+
+def differing(texts: pd.Series) -> list[str]:
+    """JSON objects in short: only the keys in which two of those that have them differ."""
+    objects = [json.loads(text) for text in texts]
+    values: dict[str, set[str]] = {}
+    for key, value in ((key, value) for each in objects for key, value in each.items()):
+        values.setdefault(key, set()).add(json.dumps(value))
+    keys = sorted(key for key, found in values.items() if len(found) > 1)
+    return [", ".join(f"{key}={each[key]}" for key in keys if key in each) for each in objects]
 
 
 def _once(cells: pd.DataFrame) -> pd.DataFrame:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from specbench.analysis.matched_cells import CELL, LABELS, RULE, Comparison, Rule, compare, rates, recovered
+from specbench.analysis.matched_cells import (
+    CELL,
+    LABELS,
+    MAIN_PARTS,
+    OTHER_PARTS,
+    RULE,
+    Comparison,
+    Rule,
+    by_tuned_parts,
+    compare,
+    differing,
+    main_tuning,
+    rates,
+    recovered,
+)
 from specbench.config.text import aligned
 from specbench.results.cells import VARIANTS, load_cells, load_reconstruction
 from specbench.results.summary import load_runs
@@ -29,10 +42,11 @@ def report_of(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame, rul
     if cells.empty:
         return "no finished runs of method=mla"
     cells = _in_order(cells)
-    found = {pair: compare(cells, *pair, rule) for pair in COMPARISONS}
+    found = {pair: compare(main_tuning(cells), *pair, rule) for pair in COMPARISONS}
+    parts = {(other, MAIN_PARTS): compare(by_tuned_parts(cells), other, MAIN_PARTS, rule) for other in OTHER_PARTS}
     blocks = [
         ("Acceptance, % of drafted tokens", _acceptance(cells)),
-        *((_title(*pair, rule), _differences(*pair, found[pair])) for pair in COMPARISONS),
+        *((_title(*pair, rule), _differences(*pair, compared)) for pair, compared in (found | parts).items()),
         ("Acceptance that tuning gave back, of what conversion cost (cells that lost 2 points or more)", _back(cells)),
         (
             "Drafts: cache measured on its tensors, relative error behind the output projection",
@@ -85,7 +99,7 @@ def _differences(after: str, before: str, comparison: Comparison) -> list[str]:
     if cells.empty:
         return []
     columns = _cell_columns(cells)
-    tunings = _differing(cells["tuning"])
+    tunings = differing(cells["tuning"])
     header = [*(name for name, _ in columns), *(["tuning"] if any(tunings) else []), "n"]
     lines = [[*header, before, after, "delta [95 % interval]", "published rule", "ours", "q"]]
     for cell, tuning in zip(cells.to_dict("records"), tunings, strict=True):
@@ -110,7 +124,7 @@ def _back(cells: pd.DataFrame) -> list[str]:
     found = recovered(cells)
     if found.empty:
         return []
-    columns, tunings = _cell_columns(found), _differing(found["tuning"])
+    columns, tunings = _cell_columns(found), differing(found["tuning"])
     more = ["tuning"] if any(tunings) else []
     lines = [[*(name for name, _ in columns), *more, "original", "none", "functional", "lost", "given back"]]
     for cell, tuning in zip(found.to_dict("records"), tunings, strict=True):
@@ -127,7 +141,7 @@ def _drafts(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame) -> li
     if arms.empty or "draft_kv_bytes_per_token" not in arms:
         return []
     full = arms[arms["variant"] == "original"].set_index("pair")["draft_kv_bytes_per_token"]
-    options, tunings = _differing(arms["options"]), _differing(arms["tuning"])
+    options, tunings = differing(arms["options"]), differing(arms["tuning"])
     header = ["pair", "converter", "budget", "options", "variant", "tuning"]
     lines = [[*header, "KV bytes/token", "of the original", "error before", "after", "convert s", "tune s"]]
     for arm, option, tuning in zip(arms.to_dict("records"), options, tunings, strict=True):
@@ -163,7 +177,7 @@ def _speed(cells: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
 
 def _cell_columns(cells: pd.DataFrame) -> list[tuple[str, Callable[[Mapping[Any, Any]], str]]]:
     """Columns that name a cell; options, setting and how acceptance was found only where they differ."""
-    short = dict(zip(cells["options"], _differing(cells["options"]), strict=True))
+    short = dict(zip(cells["options"], differing(cells["options"]), strict=True))
     columns: list[tuple[str, Callable[[Mapping[Any, Any]], str]]] = [
         ("pair", lambda cell: str(cell["pair"])),
         ("converter", lambda cell: str(cell["converter"])),
@@ -177,14 +191,6 @@ def _cell_columns(cells: pd.DataFrame) -> list[tuple[str, Callable[[Mapping[Any,
     if cells["acceptance"].nunique() > 1:
         columns.append(("by", lambda cell: str(cell["acceptance"])))
     return columns
-
-
-def _differing(texts: pd.Series) -> list[str]:
-    """JSON objects in short: only the keys in which those that are not empty differ."""
-    objects = [json.loads(text) for text in texts]
-    whole = [each for each in objects if each]
-    keys = sorted({key for each in whole for key in each if any(each.get(key) != other.get(key) for other in whole)})
-    return [", ".join(f"{key}={each[key]}" for key in keys if key in each) for each in objects]
 
 
 def _of(frame: pd.DataFrame, cell: Mapping[Any, Any], keys: Sequence[str]) -> pd.DataFrame:

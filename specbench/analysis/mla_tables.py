@@ -11,12 +11,16 @@ from specbench.analysis.matched_cells import (
     CELL,
     IMPROVED,
     LABELS,
+    MAIN_PARTS,
+    OTHER_PARTS,
     TOO_FEW,
     UNCHANGED,
     WORSE,
     Comparison,
     arms,
+    by_tuned_parts,
     compare,
+    main_tuning,
 )
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.table_text import EMPTY, Cell, Table, number
@@ -28,12 +32,16 @@ _RULES = (
     "and the 95 % interval of a paired bootstrap over clusters of equal prompts excludes 0."
 )
 _BOLD = "Bold: the cell improved or worsened by our rule."
+_PARTS = (
+    "qkv: queries, rotated keys, the latent and both up-projections; qk_down leaves the values' up-projection, qk the "
+    "latent too."
+)
 _COUNTED = {"cells_up": IMPROVED, "cells_unchanged": UNCHANGED, "cells_down": WORSE}
 
 
 def functional_over_kv(frozen: Frozen) -> Comparison:
     """What both tables are made of; its intervals take the time."""
-    return compare(frozen.cells, "functional", "kv")
+    return compare(main_tuning(frozen.cells), "functional", "kv")
 
 
 def mla_table(frozen: Frozen, published: pd.DataFrame, found: Comparison | None = None) -> Table:
@@ -153,6 +161,37 @@ def _published_counts(theirs: pd.DataFrame) -> list[tuple[Cell, ...]]:
         empty = [EMPTY] * (len(LABELS))
         rows.append((Cell("published"), Cell(str(model)), Cell(converter), EMPTY, total, *counts, *empty))
     return rows
+
+
+def train_params_table(frozen: Frozen) -> Table | None:
+    """One row a cell: acceptance (percent) by what was tuned, and the difference to tuning all of it; None without."""
+    rows = by_tuned_parts(frozen.cells)
+    found = {parts: compare(rows, parts, MAIN_PARTS) for parts in OTHER_PARTS}
+    judged = pd.concat([comparison.cells.assign(parts=parts) for parts, comparison in found.items()])
+    if judged.empty:
+        return None
+    lines = [_parts_row(frozen.cells, own) for _, own in judged.groupby([*CELL, "tuning"], sort=False)]
+    names = ("source", "pair", "converter", "budget", "task", "original", "none", MAIN_PARTS)
+    columns = (*names, *(word for parts in OTHER_PARTS for word in (parts, f"{parts} - {MAIN_PARTS} (pp)")))
+    pools = [f"{parts} - {MAIN_PARTS}: {line}" for parts, each in found.items() for line in _pooled(each)]
+    title = "MLA drafts: acceptance (%) by the parts that are tuned"
+    return Table("mla_train_params", title, columns, tuple(lines), (_PARTS, _BOLD, *pools))
+
+
+def _parts_row(cells: pd.DataFrame, own: pd.DataFrame) -> tuple[Cell, ...]:
+    cell = own.iloc[0].to_dict()
+    names = [Cell(str(cell["pair"])), Cell(str(cell["converter"])), number(cell["budget"], 2), Cell(str(cell["task"]))]
+    rates = [number(_rate(cells, variant, cell), 2) for variant in ("original", "none")]
+    by_parts = {row["parts"]: row for row in own.to_dict("records")}
+    compared = [word for parts in OTHER_PARTS for word in _compared(by_parts.get(parts))]
+    return (Cell("ours"), *names, *rates, number(100 * cell["before"], 2), *compared)
+
+
+def _compared(row: Mapping[Any, Any] | None) -> tuple[Cell, Cell]:
+    """Acceptance and its difference, bold where our rule judges; empty where the arm was not run."""
+    if row is None:
+        return EMPTY, EMPTY
+    return number(100 * row["after"], 2), Cell(_difference(row), row["label"] in (IMPROVED, WORSE))
 
 
 def known(frozen: Frozen) -> bool:

@@ -151,6 +151,8 @@ class MlaConfig(MethodConfig):
         one_of("method.bias_mode", self.bias_mode, BIAS_MODES)
         one_of("method.reconstruction", self.reconstruction, RECONSTRUCTIONS)
         one_of("method.train_params", self.train_params, TRAIN_PARAMS)
+        if self.reconstruction == "none":  # nothing is tuned: one conversion, whatever a sweep says of tuning
+            self.train_params = TRAIN_PARAMS[0]
         self._check_numbers()
 
     def _resolve(self) -> None:

@@ -46,7 +46,6 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "mla_forest": ("mla_matched", "mla_budgets"),
     "reconstruction_error": ("mla_matched", "mla_budgets"),
 }
-WHOLE = ("mla_forest", "reconstruction_error")  # drawn from tables that hold one experiment only
 
 
 class Part(NamedTuple):
@@ -75,9 +74,6 @@ def parts(frozen: Frozen, only: Sequence[str] = ()) -> Iterator[Part]:
     others = frozen.where(frozen.runs[alone])
     for module, experiments in FIGURES.items():
         if only and module not in only:
-            continue
-        if module in WHOLE:
-            yield Part(module, module, frozen)
             continue
         found = [name for name in experiments if name in there]
         yield from (Part(module, f"{module}-{name}", frozen.of(name)) for name in found)

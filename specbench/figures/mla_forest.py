@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.analysis.matched_cells import CELL, IMPROVED, UNCHANGED, WORSE, compare
+from specbench.analysis.matched_cells import CELL, IMPROVED, UNCHANGED, WORSE, compare, differing, main_tuning
 from specbench.figures.base import NotEnoughData
 from specbench.figures.style import BETTER, INK, SAME, WORSE_LOOK, Look, grid, legend, styled
 from specbench.results.frozen import Frozen
@@ -22,7 +20,7 @@ _NUMBERS = ["prompts", "clusters", "before", "after", "delta_pp", "low_pp", "hig
 
 def select(frozen: Frozen) -> pd.DataFrame:
     """One row a comparison and cell: difference in percentage points, its interval, q-value and label."""
-    cells = frozen.cells
+    cells = main_tuning(frozen.cells)
     if cells.empty:
         raise NotEnoughData("no matched cells: the experiment mla_matched writes them")
     runs = cells.groupby(CELL)["run_id"].unique().map(" ".join).rename("run_id").reset_index()
@@ -38,14 +36,11 @@ def select(frozen: Frozen) -> pd.DataFrame:
 
 def _names(frame: pd.DataFrame) -> list[str]:
     """What tells the cells apart: keys that are the same everywhere are left out."""
-    keys = [key for key in [*CELL, "tuning"] if frame[key].nunique() > 1] or ["converter", "task"]
-    return [", ".join(_text(key, row[key]) for key in keys) for row in frame.to_dict("records")]
-
-
-def _text(key: str, value: object) -> str:
-    if key in ("options", "tuning"):
-        return " ".join(f"{name}={item}" for name, item in json.loads(str(value)).items())
-    return f"budget {value:g}" if key == "budget" else str(value)
+    texts = frame[CELL].astype(str)
+    texts["budget"] = frame["budget"].map("{:.0%}".format)
+    texts["options"], texts["tuning"] = differing(frame["options"]), differing(frame["tuning"])
+    keys = [key for key in [*CELL, "tuning"] if texts[key].nunique() > 1] or ["converter", "task"]
+    return [", ".join(filter(None, row)) for row in texts[keys].itertuples(index=False)]
 
 
 @styled

@@ -18,6 +18,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
     frame = frozen.reconstruction
     if frame.empty:
         raise NotEnoughData("no reconstruction rows: the experiment mla_matched writes them")
+    frame = frame.drop_duplicates([*_KEYS, "layer"])  # runs on several tasks share a draft
     return frame[["run_id", *_KEYS, "layer", "error_before", "error_after", "seconds"]].reset_index(drop=True)
 
 

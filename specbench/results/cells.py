@@ -22,6 +22,7 @@ from specbench.results.summary import load_config, load_samples, run_folders
 ORIGINAL = "original"
 VARIANTS = (ORIGINAL, "none", "kv", "functional")
 _TUNING = ("train_params", "reconstruct.")
+_OF_CARE = ("factor", "ranks")  # what the name stands for
 # Not a choice of the conversion: who drafts how, and what has a column of its own.
 _NOT_OPTIONS = (
     *("_target_", "name", "scope", "verification", "controller."),
@@ -44,12 +45,13 @@ def load_reconstruction(root: str | Path) -> pd.DataFrame:
 def arm_of(config: Mapping[str, Any]) -> Row:
     """Pair, converter, budget, variant and options of one run of `method=mla`, from its stored configuration."""
     method = config["method"]
-    original = method["converter"] == "none"
-    flat = {key: value for key, value in flatten(method).items() if not key.startswith(_NOT_OPTIONS)}
+    original, converter = method["converter"] == "none", _converter(method)
+    said = (*_NOT_OPTIONS, *(_OF_CARE if converter == "care" else ()))
+    flat = {key: value for key, value in flatten(method).items() if not key.startswith(said)}
     tuned = not original and method["reconstruction"] != "none"
     return {
         "pair": _pair(config["model"], method["source"]),
-        "converter": _converter(method),
+        "converter": converter,
         "budget": float(method["budget"]),
         "variant": ORIGINAL if original else method["reconstruction"],
         "options": _json({} if original else {k: v for k, v in flat.items() if not k.startswith(_TUNING)}),

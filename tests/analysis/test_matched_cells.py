@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +13,19 @@ import pytest
 
 from specbench.analysis import matched_cells
 from specbench.analysis.matched_cells import (
+    CELL,
     IMPROVED,
+    OTHER_PARTS,
     TOO_FEW,
     UNCHANGED,
     WORSE,
     Matched,
     Rule,
+    by_tuned_parts,
     compare,
+    differing,
     judge,
+    main_tuning,
     match,
     percentile_interval,
     rates,
@@ -239,6 +245,39 @@ def test_ways_of_tuning_are_rows_of_their_own() -> None:
     assert sorted(found["tuning"]) == ['{"train_params": "qk"}', '{"train_params": "qkv"}']
     assert found["before"].nunique() == 1
     assert found["after"].nunique() == 2
+
+
+def ablation() -> pd.DataFrame:
+    """One cell tuned in three ways, another that was tuned in one way only, and that is not the usual one."""
+    tuned = {parts: json.dumps({"train_params": parts}) for parts in ("qkv", "qk_down", "qk")}
+    return cells(
+        arm("none", drawn(0.5, 20, 0)),
+        arm("functional", drawn(0.6, 20, 0), tuning=tuned["qkv"]),
+        arm("functional", drawn(0.55, 20, 0), tuning=tuned["qk_down"]),
+        arm("functional", drawn(0.5, 20, 0), tuning=tuned["qk"]),
+        arm("none", drawn(0.5, 20, 0), converter="svd"),
+        arm("functional", drawn(0.6, 20, 0), converter="svd", tuning=tuned["qk"]),
+    )
+
+
+def test_an_ablation_adds_no_cells() -> None:
+    found = compare(main_tuning(ablation()), "functional", "none", FAST).cells
+    assert [json.loads(text)["train_params"] for text in found["tuning"]] == ["qkv", "qk"]
+    assert len(found[CELL].drop_duplicates()) == 2
+
+
+def test_tuned_parts_are_compared_with_tuning_all_of_them() -> None:
+    rows = by_tuned_parts(ablation())
+    for parts in OTHER_PARTS:
+        (row,) = compare(rows, parts, "qkv", FAST).cells.to_dict("records")
+        assert row["delta_pp"] < -3
+        assert row["label"] == WORSE
+        assert row["tuning"] == "{}"
+
+
+def test_texts_of_settings_name_what_differs() -> None:
+    texts = pd.Series(['{"a": 1, "b": 2}', '{"a": 1, "b": 3}', '{"a": 1}', "{}"])
+    assert differing(texts) == ["b=2", "b=3", "", ""]
 
 
 def test_prompts_that_two_runs_of_an_arm_share_count_once() -> None:

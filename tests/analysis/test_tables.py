@@ -243,7 +243,7 @@ def test_the_command_writes_both_forms_and_names_what_is_missing(tmp_path, capsy
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"leaderboard.md", "leaderboard.tex", "pacer_main.md", "pacer_block_size.tex"} <= names
     missing = capsys.readouterr().err
-    assert "not made: mla_main, mla_counts: no cells of experiment=mla_matched" in missing
+    assert "not made: mla_main, mla_counts, mla_train_params: no cells of experiment=mla_matched" in missing
     assert "not made: confl_main: no run of swift, confl" in missing
 
 
@@ -281,6 +281,21 @@ def test_a_cell_shows_all_variants_and_is_bold_where_it_is_judged(frozen):
     assert (same["our rule"].text, same["our rule"].bold) == ("unchanged", False)
     (known,) = cells(made["mla_main"], source="published", pair="Llama-1B")
     assert [known[name].text for name in ("original", "kv", "functional")] == ["77.75 (s)", "67.61 (s)", "71.53 (s)"]
+
+
+def test_tuned_parts_have_a_table_of_their_own(frozen):
+    tuned = made_up_cells()
+    less = tuned[tuned["variant"] == "functional"].assign(tuning='{"train_params": "qk"}')
+    less["accepted"] -= 10
+    with_cells = replace(frozen, cells=pd.concat([tuned, less], ignore_index=True))
+    made = {table.name: table for table in all_tables(with_cells, load_published(PUBLISHED)).tables}
+    for row in cells(made["mla_train_params"], source="ours"):
+        assert row["qk - qkv (pp)"].text.startswith("-5.00")
+        assert row["qk - qkv (pp)"].bold
+        assert row["qk_down"].text == "-"
+    without = {t.name: t for t in all_tables(replace(frozen, cells=tuned), load_published(PUBLISHED)).tables}
+    assert "mla_train_params" not in without
+    assert made["mla_counts"].rows == without["mla_counts"].rows
 
 
 def test_nothing_of_ours_comes_from_published_numbers(frozen):
