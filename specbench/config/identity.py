@@ -19,8 +19,8 @@ NOT_SEMANTIC = (
     "artefact",  # how a part came to be does not change it
     "dry_run",
     "experiment_name",
-    "hardware.num_threads",  # measured; recorded with each run
     "logger",
+    "measure.retry_failed",
     "model.data",  # resolved into data.source
     "model.display_name",
     "objective",
@@ -30,9 +30,14 @@ NOT_SEMANTIC = (
     "task.only_source",  # resolved into data.source
 )
 # What differs between machines that do the same job: where its data lies, and what it runs on.
-_OF_THE_MACHINE = ("data", "hardware.device", "hardware.name")
+_OF_THE_MACHINE = ("data", "hardware.device", "hardware.name", "hardware.num_threads")
 # Keys that came later, with the value that every run had before: at that value they do not change a run_id.
-LATER = {"measure.acceptance": "decode", "model.draft_vocab": "own", "method.controller.width_divisor": 1}
+LATER = {
+    "measure.acceptance": "decode",
+    "model.draft_vocab": "own",
+    "method.controller.width_divisor": 1,
+    "hardware.num_threads": None,  # measured once per results root and machine; a number that is given tells runs apart
+}
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:

@@ -152,7 +152,8 @@ class MeasureConfig:
     thrown away, `repeats` passes are timed. `exclusive=false` drops the device lock and with it speed figures.
     A pair during which the machine's speed drifts is measured again up to `drift_repeats` times, but all such
     repetitions of a run are at most `drift_share` of its pairs (rounded up): a restless machine costs no multiple.
-    `tie_gap`: an fp32 logit gap below it makes a divergence from AR a tie (null = by dtype).
+    `tie_gap`: an fp32 logit gap below it makes a divergence from AR a tie (null = by dtype). `retry_failed`: a run that
+    is continued first forgets its failed samples.
     """
 
     acceptance: str = "decode"
@@ -163,6 +164,7 @@ class MeasureConfig:
     drift_share: float = 0.1
     exclusive: bool = True
     tie_gap: float | None = None
+    retry_failed: bool = False
 
     def __post_init__(self) -> None:
         one_of("measure.acceptance", self.acceptance, ("decode", "replay"))

@@ -17,6 +17,7 @@ from specbench.results.frozen import Frozen
 _KNOWN = {
     "rule": ("the stop rule", "#0072B2", ""),
     "cap": ("the policy's cap", "#E69F00", "///"),
+    "planned": ("the planned length", "#56B4E9", "\\\\\\"),
     "budget": ("end of the answer's budget", "#BBBBBB", "..."),
     "stop_id": ("a stop token was drafted", "#009E73", "xxx"),
 }

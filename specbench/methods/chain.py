@@ -68,11 +68,16 @@ class ChainDrafter:
     _probs: list[float] = field(default_factory=list)  # of the spine tokens; only with branching
     _siblings: list[list[int]] = field(default_factory=list)  # a list a depth; only with branching
 
-    def draft(self, forward: Forward, feed: Sequence[int], *, budget: int) -> Draft:
-        """A chain of at most `budget` tokens after `feed`, whose last token is the root."""
-        cap = min(budget, self.controller.start_step(budget))
+    def draft(self, forward: Forward, feed: Sequence[int], *, budget: int, planned: int | None = None) -> Draft:
+        """A chain of at most `budget` tokens after `feed`, whose last token is the root; fewer where fewer are planned.
+
+        The controller is told the smaller of the two as its budget.
+        """
+        most = budget if planned is None else min(budget, planned)
+        cap = min(most, self.controller.start_step(most))
         if cap <= 0:
             return empty_draft("budget" if budget <= 0 else "rule")
+        longest = "cap" if cap < most else "planned" if most < budget else "budget"
         following = torch.tensor([list(feed)], device=self.request.target.decoder.device)
         while True:
             size = min(self.controller.block_size, cap - len(self._tokens))
@@ -80,7 +85,7 @@ class ChainDrafter:
             assert block.first + len(block.tokens) == len(self._tokens), "a rule looks at what is drafted, all of it"
             if stopped or len(self._tokens) == cap:  # nobody is asked where the answer cannot matter
                 self.controller.ended(block)
-                return self._finished("stop_id" if stopped else "cap" if cap < budget else "budget")
+                return self._finished("stop_id" if stopped else longest)
             if not self._more(block):
                 return self._finished("rule")
 

@@ -93,7 +93,7 @@ class DynamicExit(DrafterBase):
         threshold = self.threshold
         stop = self.controller if threshold is None else ThresholdStop(self.controller, threshold)
         chain = ChainDrafter(stop, self.request.target.decoder.spec.vocab_size, self.request)
-        draft = chain.draft(self._forward, self.request.committed[-1:], budget=length)
+        draft = chain.draft(self._forward, self.request.committed[-1:], budget=budget, planned=length)
         self._drafted = len(draft)
         if not draft.spine:
             return draft

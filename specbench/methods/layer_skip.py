@@ -45,12 +45,12 @@ class LayerSkipDrafter(DrafterBase):
         if self.skip is not None and not self.searches:
             self.install(self.skip, reason="given")
 
-    def propose(self, budget: int) -> Draft:
+    def propose(self, budget: int, *, planned: int | None = None) -> Draft:
         self._rows = self._drafted = 0
         if self.skip is None:
             return empty_draft("no_skip_set")
         chain = ChainDrafter(self.controller, self.request.target.decoder.spec.vocab_size, self.request, self.branching)
-        draft = chain.draft(self._forward, self.request.committed[-1:], budget=budget)
+        draft = chain.draft(self._forward, self.request.committed[-1:], budget=budget, planned=planned)
         self._drafted = draft.spine or 0
         return draft
 

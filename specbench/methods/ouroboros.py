@@ -124,7 +124,7 @@ class Ouroboros(DrafterBase):
         while not over:
             self._fill_block(first, cap, limit=limit)
             over = spine.stopped or len(spine.tokens) >= cap
-            for start, end in self._blocks(first, whole=over):
+            for start, end in self._blocks(first, cap, whole=over):
                 if over and end == len(spine.tokens):  # nobody is asked where the answer cannot matter
                     self.controller.ended(self._block(start, end))
                 elif not self._more(self._block(start, end)):
@@ -154,11 +154,15 @@ class Ouroboros(DrafterBase):
         seen = self.cache.length
         return self.request.committed[seen:] + self._spine.tokens[max(0, seen - self._before) :]
 
-    def _blocks(self, first: int, *, whole: bool) -> Iterator[tuple[int, int]]:
-        """Where blocks to be judged begin and end; what is left waits for the next pass unless the draft is `whole`."""
+    def _blocks(self, first: int, cap: int, *, whole: bool) -> Iterator[tuple[int, int]]:
+        """Where blocks to be judged begin and end; what is left waits for the next pass unless the draft is `whole`.
+
+        What a burst drafted at and beyond the cap of a whole draft is one block: no rule has a say there.
+        """
         drafted, size = len(self._spine.tokens), self.controller.block_size
         if self.options.block_overshoot == "carry" and self.options.block_unit == "tokens":
-            while first + size <= drafted:
+            judged = min(drafted, cap - 1) if whole else drafted
+            while first + size <= judged:
                 yield first, first + size
                 first += size
         elif first < drafted:

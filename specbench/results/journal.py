@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from specbench.results.files import disk_errors, sync
+from specbench.results.files import disk_errors, sync, write_atomically
 from specbench.types import DataError
 
 logger = logging.getLogger(__name__)
@@ -23,11 +23,14 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._size, self.ids = _recover(path)
-        with disk_errors(path):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._open()
+
+    def _open(self) -> None:
+        self._size, self.ids = _recover(self.path)
+        with disk_errors(self.path):
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
             os.ftruncate(self._descriptor, self._size)
-            sync(path.parent)
+            sync(self.path.parent)
 
     def append(self, sample_id: str, record: dict[str, Any]) -> None:
         """Add one conversation; when this returns, it is on the disk."""
@@ -47,6 +50,15 @@ class Journal:
         with self.path.open("rb") as file:
             for line in file:
                 yield json.loads(line)
+
+    def drop(self, sample_ids: set[str]) -> None:
+        """Remove these conversations; a kill leaves all of them or none."""
+        if not sample_ids & self.ids:
+            return
+        kept = [line for line in self.path.read_bytes().splitlines(keepends=True) if _sample_id(line) not in sample_ids]
+        self.close()
+        write_atomically(self.path, b"".join(kept))
+        self._open()
 
     def close(self) -> None:
         """Let go of the file; a second call does nothing."""

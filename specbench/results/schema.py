@@ -102,7 +102,7 @@ STEP_COLUMNS = (
     Column("host_s", FLOAT, "the rest of the step", required=True),
     Column("draft_tokens", IDS, "drafted ids in row order", required=True),
     Column("info", TEXT, "JSON object: what the drafter noted", required=True),
-    Column("stop_reason", TEXT, "why drafting ended: rule | cap | budget | stop_id, or the drafter's own word"),
+    Column("stop_reason", TEXT, "why drafting ended: rule, cap, planned, budget, stop_id, or the drafter's own word"),
     Column("block_lengths", IDS, "spine tokens of each drafted block; null without a controller"),
     Column("block_scores", FLOATS, "the stop rule's value after each block that it judged, first block first"),
     Column("oracle_length", INT, "spine tokens worth drafting; null where all were accepted and more might have been"),

@@ -98,6 +98,12 @@ class RunStore:
             return set(self._journal.ids)
         return set(self._tables()["samples"].column("sample_id").to_pylist())
 
+    def forget_failed(self) -> None:
+        """Drop the conversations in which an answer failed, so that they run again; nothing of a finished run."""
+        if self._journal is not None:
+            rows = self._tables()["samples"].select(["sample_id", "finish_reason"]).to_pylist()
+            self._journal.drop({row["sample_id"] for row in rows if row["finish_reason"] == "error"})
+
     def append(
         self, sample_id: str, samples: Sequence[Row], steps: Sequence[Row] = (), choices: Sequence[Row] = ()
     ) -> None:

@@ -23,6 +23,7 @@ from specbench.runner.estimate import WARM_UP_TOKENS, estimated_seconds
 from specbench.runner.missing import make_missing
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
 from specbench.runner.replaying import draft_numbers
+from specbench.runner.resuming import continued
 from specbench.runner.session import Session, on_device
 from specbench.runner.stored import StoredBaseline, missing_baseline, stored_baseline
 from specbench.types import Sample, SampleError, Task
@@ -81,11 +82,15 @@ class _Run:
         session = Session(self.config, make_missing)
         environment, stored = self._check(session)
         with RunStore(self.run_dir) as store, _messages_in(self.run_dir / "run.log"):
+            if self.config.measure.retry_failed:
+                store.forget_failed()
+            done = store.finished_ids()
+            environment = continued(self.run_dir, environment) if done else environment
             store.write_config(yaml.safe_dump(as_dict(self.config), sort_keys=False))
             store.write_environment(environment)
             if session.latency_record is not None:
                 store.write_latency(session.latency_record)
-            todo = [sample for sample in self.samples if sample.id not in store.finished_ids()]
+            todo = [sample for sample in self.samples if sample.id not in done]
             self._note_resume(len(todo))
             self.logger.start(self.config, self.run_dir.name, len(todo), environment)
             self._decode(session, store, todo, stored)
@@ -238,7 +243,7 @@ def _failure(summary: dict[str, Any], run_dir: Path) -> str | None:
     if summary["num_failed"]:
         return (
             f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why. The same command "
-            f"does not try them again: remove {run_dir} first"
+            "tries them again with measure.retry_failed=true"
         )
     if summary["num_skipped"] == summary["num_samples"]:
         return f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"

@@ -67,6 +67,7 @@ class Conversation:
         self._max_new_tokens = max_new_tokens
         self._repetitions = repetitions
         self._agreements: dict[tuple[int, ...], float] = {}
+        self._earlier: list[dict[str, Answer]] = []  # what counts of the turns before this one
         self._paired = self._config.measure.baseline == "paired"
         self._arms = (METHOD,) if self._config.measure.baseline == "none" else (BASELINE, METHOD)
 
@@ -81,6 +82,7 @@ class Conversation:
         if self._config.method.scope == "sample":
             self._session.method.reset()
         own_history = self._config.task.history == "own" or BASELINE not in self._arms
+        self._earlier = []
         histories: dict[str, list[Message]] = {arm: [] for arm in self._arms}
         answers: list[Answer] = []
         for number, question in enumerate(self._sample.turns):
@@ -92,6 +94,7 @@ class Conversation:
             used = {answer.arm: answer for answer in pair if answer.used}
             if any(answer.generation is None for answer in used.values()):
                 break
+            self._earlier.append(used)
             for arm, history in histories.items():
                 source = arm if own_history else BASELINE
                 history.append({"role": "assistant", "content": used[source].text or ""})
@@ -125,7 +128,7 @@ class Conversation:
         with exclusive(self._config.hardware.device, enabled=timed):
             attempts = [self._attempt(turns, 0)]
             while timed and self._repeatable and self._worth_repeating(attempts):
-                self._session.method.reset()  # or the repetition would profit from what was just learnt
+                self._learn_again()
                 attempts.append(self._attempt(turns, len(attempts)))
         best = attempts[-1] if _failed(attempts[-1][1]) else min(attempts, key=lambda attempt: attempt[0])
         for attempt in attempts:
@@ -133,6 +136,12 @@ class Conversation:
                 answer.used = attempt is best
             self._compare(attempt[1])
         return [answer for _, answers in attempts for answer in answers]
+
+    def _learn_again(self) -> None:
+        """Bring the method to where the turn began: taught by the turns before it, not by the answer just given."""
+        self._session.method.reset()
+        for used in self._earlier:
+            self._generate(self._session.method, used[METHOD].turn, used[BASELINE].generation)
 
     def _attempt(self, turns: dict[str, Turn], attempt: int) -> tuple[float, list[Answer]]:
         timed = self._config.measure.exclusive

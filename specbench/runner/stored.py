@@ -12,12 +12,10 @@ from specbench.results.files import read_json
 from specbench.results.schema import BASELINE, METHOD
 from specbench.results.store import is_finished
 from specbench.results.summary import load_samples
+from specbench.runner.resuming import PLACE, environments
 from specbench.types import ConfigError, Generation, SampleError
 
 log = logging.getLogger(__name__)
-
-# A stored time counts only where these agree; tokens may be compared anyway.
-_SAME_MACHINE = ("cpu", "gpu", "num_threads", "linear_path", "target", "versions")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,8 @@ def stored_baseline(config: RunConfig, environment: dict[str, Any]) -> StoredBas
     samples = load_samples(folder)
     rows = samples[(samples["arm"] == METHOD) & samples["used"]].to_dict("records")
     then = read_json(folder / "environment.json")
-    differing = [key for key in _SAME_MACHINE if then.get(key) != environment.get(key)]
+    same = (*PLACE, "target")  # tokens may be compared anyway
+    differing = [key for key in same if any(part.get(key) != environment.get(key) for part in environments(then))]
     if config.measure.acceptance == "replay" and "target" in differing:
         raise ConfigError(
             f"{folder}: these answers are of {then.get('target')}, not of {environment.get('target')}; remove the "

@@ -57,6 +57,7 @@ def test_it_is_readable_and_legal_for_trackers(base):
         ("data.source", "hub"),
         ("measure.baseline", "none"),
         ("measure.warmup", 2),
+        ("hardware.num_threads", 2),
     ],
 )
 def test_semantic_keys_change_it(base, key, value):
@@ -69,7 +70,7 @@ def test_semantic_keys_change_it(base, key, value):
         ("logger.name", "wandb"),
         ("paths.results_dir", "elsewhere"),
         ("dry_run", True),
-        ("hardware.num_threads", 2),
+        ("measure.retry_failed", True),
         ("model.display_name", "Other"),
         ("objective", "mat"),
         ("size", "smoke"),

@@ -77,6 +77,18 @@ def test_the_gate_says_what_it_says_of_the_same_tokens_of_a_plain_draft(feature:
     assert compared > 20
 
 
+@pytest.mark.parametrize("cap", [3, 4, 5])
+def test_a_burst_beyond_the_cap_is_not_judged(cap: int) -> None:
+    gate = StepGate(a_gate(tiny_draft()), cap)
+    controller = PacerStop(num_draft_tokens=cap, block_size=1, gate=gate, rule=BlockRule(0.0))
+    found = run(watched(ouroboros(controller, block_overshoot="carry")))
+    assert found.tokens == ar_tokens(COUNT, LOOP)
+    drafted = [step for step in found.steps or () if step.num_draft_tokens]
+    assert max(step.num_draft_tokens or 0 for step in drafted) >= cap + 2, "no burst crossed the cap"
+    assert all(len(step.info["chances"]) < cap for step in drafted)
+    assert all(sum(step.block_lengths) == step.num_draft_tokens for step in drafted)
+
+
 def plain_chances(gate: Gate, committed: list[int], spine: tuple[int, ...]) -> list[float]:
     with torch.inference_mode():
         out = tiny_draft().forward(torch.tensor([[*committed, *spine[:-1]]]))

@@ -237,6 +237,19 @@ def test_steps_say_why_they_ended_and_nobody_is_asked_in_vain(
     assert [block.first for block in controller.told] == ([] if reason == "rule" else [sum(lengths[:-1])])
 
 
+@pytest.mark.parametrize(
+    ("planned", "cap", "budget", "reason"),
+    [(3, 5, 9, "planned"), (3, 2, 9, "cap"), (9, 5, 3, "budget"), (3, 5, 3, "budget"), (None, 5, 3, "budget")],
+)
+def test_a_planned_length_is_not_the_end_of_the_answer(planned: int | None, cap: int, budget: int, reason: str) -> None:
+    language, controller = Language(VOCAB), Noting(num_draft_tokens=cap, block_size=9)
+    chain = ChainDrafter(controller, VOCAB, request(language, BranchDraws(()), frozenset()))
+    forward = lambda ids: (language.logits("q0", ()), torch.zeros(1))  # noqa: E731
+    draft = chain.draft(forward, [0], budget=budget, planned=planned)
+    assert draft.info["stop_reason"] == reason
+    assert len(draft.tokens) == min(planned or 99, cap, budget)
+
+
 def test_a_stop_id_ends_the_block_and_is_its_last_token() -> None:
     language, controller = Language(VOCAB), Noting(num_draft_tokens=5, block_size=5)
     chain = ChainDrafter(controller, VOCAB, request(language, BranchDraws(()), frozenset({0})))

@@ -67,8 +67,20 @@ def test_a_failed_sample_is_not_tried_again_by_the_same_command(measure, tmp_pat
     first = measure(*words, change=with_method("OutOfMemory"))
     again = measure(*words, change=with_method("OutOfMemory"))
     assert again.error == first.error
-    assert again.error.endswith(f"The same command does not try them again: remove {first.run_dir} first")
+    assert again.error.endswith("The same command tries them again with measure.retry_failed=true")
     assert again.samples.equals(first.samples)
+
+
+def test_failed_samples_can_be_tried_again_and_the_others_stay(measure, tmp_path):
+    words = local_questions(tmp_path)
+    first = measure(*words, change=with_method("OutOfMemory"))
+    assert len(first.samples) == 8  # read before the run goes on
+    again = measure(*words, "measure.retry_failed=true", change=with_method("OutOfMemory"))  # it fails when asked twice
+    assert (again.run_dir, again.error, again.status["num_failed"]) == (first.run_dir, None, 0)
+    key = ["sample_id", "arm"]
+    before, after = (found.samples.set_index(key)["started_at"] for found in (first, again))
+    moved = {name for name in before.index if before[name] != after[name]}
+    assert moved == {("gsm8k/1", "method"), ("gsm8k/1", "baseline")}
 
 
 @pytest.mark.parametrize("method", ["pld", "sps"])

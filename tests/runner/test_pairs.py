@@ -163,3 +163,14 @@ def test_a_stored_answer_to_another_prompt_is_a_failed_row(tmp_path, cache, calm
     assert set(failed["sample_id"]) == {"gsm8k/0", "gsm8k/3"}
     assert failed["error"].str.contains("another prompt").all()
     assert done.summary["num_measured"] == 2
+
+
+def test_a_repetition_knows_what_the_earlier_turns_taught(measure, monkeypatch):
+    speeds = iter([1.0, 1.0, 1.0, 1.5, 1.0, 1.0])  # the first turn is calm, the second is measured twice
+    monkeypatch.setattr(Session, "probe", lambda self: next(speeds))
+    done = measure("method=ouroboros", "task=mt_bench", "num_samples=1", "sampling.max_new_tokens=32")
+    steps = done.steps[(done.steps["arm"] == "method") & (done.steps["turn"] == 1)]
+    first, again = (steps[steps["attempt"] == attempt].reset_index(drop=True) for attempt in (0, 1))
+    assert len(again) > 0
+    for column in ("draft_tokens", "num_draft_tokens", "num_tree_tokens", "num_accepted"):
+        assert first[column].astype(str).equals(again[column].astype(str))
