@@ -227,12 +227,12 @@ class SpecDecPPConfig(TrainedConfig):
 class PacerConfig(CappedConfig):
     """PACER-style: a gate over the draft's states judges every block of `block_size` tokens.
 
-    `block_size`, `threshold`, `threshold_growth` auto = the gate's card, which also keeps the cap at or below
-    `num_draft_tokens`. Drafting goes on while `agg` of a block's chances is at least min(`threshold_max`, `threshold` *
-    `threshold_growth` ^ (block - 1)); rule `cost`: while another block is worth its time. At least `min_draft_tokens`
-    (null = one block) are drafted. `label` (what its chances mean), `feature`, `scope`, `scalars`, `mask`,
-    `num_layers`, `step_pos` and `width_divisor` name the gate. `artefact`: its card (null = the stored one of this pair
-    and setting).
+    `block_size`, `threshold`, `threshold_growth` auto = the gate's card (for a given block size its best at that size),
+    which also keeps the cap at or below `num_draft_tokens`. Drafting goes on while `agg` of a block's chances is at
+    least min(`threshold_max`, `threshold` * `threshold_growth` ^ (block - 1)); rule `cost`: while a block more is worth
+    its time. At least `min_draft_tokens` (null = one block) are drafted. `label` (what its chances mean), `feature`,
+    `scope`, `scalars`, `mask`, `num_layers`, `step_pos` and `width_divisor` name the gate. `artefact`: its card (null =
+    the stored one of this pair and setting).
     """
 
     block_size: Union[int, str] = MISSING  # noqa: UP007

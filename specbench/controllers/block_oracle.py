@@ -11,7 +11,10 @@ from specbench.types import ConfigError
 
 @dataclass
 class BlockOracle(ControllerBase):
-    """Knows AR's answer (`request.reference_ids`): the most that any rule asked after every block can reach.
+    """Knows AR's answer (`request.reference_ids`) as far as it has drafted, and so never submits two failing blocks.
+
+    A rule that stops before the failing block, by luck or judgement, drafts less: where drafting is dear next to what
+    is accepted, such a rule can be faster. What no rule can pass is the token oracle of `analysis/replay.py`.
 
     Greedy only: an oracle over sampled tokens would have to look at the verifier's own draws, and what comes out would
     no longer follow the target.

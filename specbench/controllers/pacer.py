@@ -45,8 +45,8 @@ class PacerStop(ControllerBase):
     def build(cls, config: Any, artefacts: Artefacts) -> PacerStop:
         """From the stored gate of this pair; raises ConfigError where there is none of this shape."""
         found = artefacts.choose("pacer", config.artefact, **gate_key(config))
-        chosen = {name: _chosen(config, found, name) for name in ("block_size", "threshold", "threshold_growth")}
-        block_size = int(chosen["block_size"])
+        block_size = int(_from_card(found, "block_size") if config.block_size == "auto" else config.block_size)
+        threshold, growth = (_chosen(config, found, block_size, name) for name in ("threshold", "threshold_growth"))
         cap = min(config.num_draft_tokens, int(_from_card(found, "num_draft_tokens")))
         gate = stored_gate(found, artefacts.drafting)
         if gate.shape.mask == "block_causal" and block_size != gate.shape.mask_block:
@@ -61,7 +61,7 @@ class PacerStop(ControllerBase):
             num_draft_tokens=cap,
             block_size=block_size,
             gate=StepGate(gate, cap),
-            rule=BlockRule(chosen["threshold"], chosen["threshold_growth"], config.threshold_max, config.agg),
+            rule=BlockRule(threshold, growth, config.threshold_max, config.agg),
             cost=CostRule(**costs) if costs and config.rule == "cost" else None,
             min_draft_tokens=min(cap, config.min_draft_tokens or block_size),
             conditional=config.label != "survive",
@@ -125,9 +125,13 @@ def stored_gate(found: Artefact, drafting: Any) -> Gate:
     return Gate(drafting.spec, drafting.embedding, shape).load(dict(found.tensors))
 
 
-def _chosen(config: Any, found: Artefact, name: str) -> float:
+def _chosen(config: Any, found: Artefact, block_size: int, name: str) -> float:
+    """The configured number; for `auto` what replay found best at this block size, else what the card says."""
     given = getattr(config, name)
-    return float(_from_card(found, name) if given == "auto" else given)
+    if given != "auto":
+        return float(given)
+    replayed = found.card.get("replay", {}).get(str(block_size), {})
+    return float(replayed.get(name, _from_card(found, name)))
 
 
 def _from_card(found: Artefact, name: str) -> float:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from specbench.hardware.json_file import digest
 from specbench.models.decoder import Decoder
 from specbench.models.prepare import file_sha256
-from specbench.results.files import read_json, write_json
+from specbench.results.files import read_json, write_atomically, write_json
 from specbench.types import ConfigError, DataError, ModelError
 
 _COMMANDS = {"pacer": "python scripts/train_pacer.py"}  # of the kinds that have a command of their own
@@ -46,7 +46,7 @@ class Artefact:
         weights = path.with_suffix(".safetensors")
         digest = None
         if self.tensors:
-            save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, weights)
+            write_atomically(weights, save({name: tensor.contiguous() for name, tensor in self.tensors.items()}))
             digest = file_sha256(weights)
         fields = {"kind": self.kind, "key": self.key, "values": self.values, "card": self.card, "sha256": digest}
         write_json(path, fields)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from specbench.models.checkpoint import LoadedModel, cast_all, fill_slots, read_tensor, weight_files
@@ -28,6 +28,7 @@ from specbench.models.linear import ReducedHead
 from specbench.models.prepare import file_sha256
 from specbench.models.source import Source
 from specbench.models.spec import read_json, read_spec
+from specbench.results.files import write_atomically
 from specbench.types import ModelError
 
 SHIPPED = "artefact:"  # model.draft=artefact:NAME is a draft that comes with this package
@@ -137,7 +138,7 @@ def save_draft(
         tensors[name] = slot.detach().to("cpu", stored, copy=True).contiguous()
     if head_ids is not None:
         tensors[_HEAD_IDS] = head_ids.to(torch.int32)
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    write_atomically(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
     config = _config(target_folder, draft.spec.num_layers)
     config = config if draft.spec.mla is None else latent_config(config, draft.spec)
     for name, content in ((CONFIG, config), (CARD, card)):

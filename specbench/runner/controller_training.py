@@ -18,9 +18,11 @@ from torch import Tensor
 from specbench.analysis.replay import LENGTHS, Costs, Threshold, Trace, replay, tuned_length
 from specbench.config import RunConfig
 from specbench.config.controllers import FixedConfig
+from specbench.controllers.fixed import FixedLength
 from specbench.controllers.heads import log_probability, scalar_features
-from specbench.controllers.trained import residual_head, scalar_head
+from specbench.controllers.trained import ScalarStop, SpecDecPP, residual_head, scalar_head
 from specbench.decoding.loop import SpeculativeDecoding
+from specbench.decoding.protocol import Controller
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact, Key
 from specbench.runner.planning import make_task, ordered_samples
@@ -107,12 +109,8 @@ def rollouts(
     config: RunConfig, session: Session, prompts: Sequence[Sequence[int]], *, num_draft_tokens: int
 ) -> Rollouts:
     """Steps of the configured method on `prompts`, with drafts of `num_draft_tokens` tokens."""
-    method = dataclasses.replace(config.method, controller=_any_length(config))
-    generator = session.build(method)
-    if not isinstance(generator, SpeculativeDecoding):
-        raise ConfigError(f"method={config.method.name} shows no steps, so there is nothing to train a controller on")
     return collect(
-        generator,
+        _generator(config, session),
         prompts,
         num_draft_tokens=num_draft_tokens,
         max_new_tokens=config.answer_tokens,
@@ -122,6 +120,15 @@ def rollouts(
         context=getattr(config.method.controller, "scope", "step") == "context",
         meta={"model": session.model.name, "method": config.method.name, "task": config.task.name},
     )
+
+
+def _generator(config: RunConfig, session: Session) -> SpeculativeDecoding:
+    """The configured method, whose controller is to be replaced."""
+    method = dataclasses.replace(config.method, controller=_any_length(config))
+    generator = session.build(method)
+    if not isinstance(generator, SpeculativeDecoding):
+        raise ConfigError(f"method={config.method.name} shows no steps, so there is nothing to train a controller on")
+    return generator
 
 
 def held_out_rollouts(
@@ -153,18 +160,39 @@ def _any_length(config: RunConfig) -> Any:
 
 def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **options: Any) -> Artefact:
     """The artefact of one kind for what the session runs; lengths and thresholds are chosen for its costs."""
-    key = artefact_key(config.method, session.parts)
-    costs = Costs(float(data.meta["draft_s"]) / len(data), session.curve)
+    key, longest = artefact_key(config.method, session.parts), int(data.index.max())
     if kind == "tuned":
-        return _tuned(key, data, costs)
+        return _tuned(key, data, _costs(config, session, FixedLength(longest)))
     fit_options = FitOptions(epochs=20) if kind == "scalars" else FitOptions(reject_weight=6.0)
     fitted = (fit_scalars if kind == "scalars" else fit_specdecpp)(data, key, options=fit_options, **options)
+    costs = _costs(config, session, _asked_of_all(fitted, longest))
     return _with_threshold(fitted, data, held_out_prompts(data.prompt, fit_options), costs)
+
+
+def _costs(config: RunConfig, session: Session, controller: Controller) -> Costs:
+    """What a drafted token takes under the very rule: the signals that it asks for and its own work, nothing else."""
+    generator = _generator(config, session)
+    drafter: Any = generator.drafter
+    drafter.controller = controller
+    prompt = session.encode_question(_TIMED_TURN)
+    for _ in range(2):  # the first answer warms up
+        steps = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed).steps or ()
+    drafted = sum(step.num_draft_tokens or 0 for step in steps)
+    return Costs(sum(step.draft_s for step in steps) / drafted, session.curve)
+
+
+def _asked_of_all(fitted: Artefact, longest: int) -> Controller:
+    """The trained rule, which never stops before `longest` tokens."""
+    shared: dict[str, Any] = {"num_draft_tokens": longest, "threshold": 0.0}
+    if fitted.kind == "scalars":
+        return ScalarStop(head=scalar_head(fitted), **shared)
+    return SpecDecPP(head=residual_head(fitted), state=str(fitted.key["state"]), **shared)
 
 
 def _tuned(key: Key, data: Rollouts, costs: Costs) -> Artefact:
     length, outcomes = tuned_length(traces(data), costs, [n for n in LENGTHS if n <= int(data.index.max())])
-    card = {"outcomes": {str(n): outcome.numbers() for n, outcome in outcomes.items()}, "data": dict(data.meta)}
+    numbers = {str(n): outcome.numbers() for n, outcome in outcomes.items()}
+    card = {"outcomes": numbers, "data": dict(data.meta), "measured": {"draft_s": costs.draft}}
     return Artefact("tuned", key, {"num_draft_tokens": length}, card)
 
 
@@ -179,6 +207,7 @@ def _with_threshold(fitted: Artefact, data: Rollouts, prompts: Tensor, costs: Co
         **fitted.card,
         "replay": {str(t): outcome.numbers() for t, outcome in outcomes.items()},
         "fixed_on_the_same": {"num_draft_tokens": fixed},
+        "measured": {"draft_s": costs.draft},
     }
     return dataclasses.replace(fitted, values={**fitted.values, "threshold": best}, card=card)
 
@@ -219,15 +248,20 @@ def _of(data: Rollouts, prompt: int) -> list[int]:
     return [int(step) for step in (data.step_prompt == prompt).nonzero()[:, 0].tolist()]
 
 
+def _emitted(data: Rollouts, rows: Sequence[slice], steps: Sequence[int]) -> list[int]:
+    """Tokens of the answer that came from each step of a prompt; in older files the last step's bonus is not known."""
+    if len(data.step_emitted):
+        return [int(count) for count in data.step_emitted[list(steps)]]
+    context, good = data.step_context[list(steps)].tolist(), int(data.accepted[rows[-1]].sum())
+    return [*(b - a for a, b in itertools.pairwise(context)), good + (good < rows[-1].stop - rows[-1].start)]
+
+
 def _trace(data: Rollouts, rows: Sequence[slice], steps: Sequence[int], scores: Scores | None) -> Trace:
     right: list[bool] = []
     unknown = 0
     known: dict[int, Sequence[float]] = {}
-    context = data.step_context[list(steps)].tolist()
-    for number, own in enumerate(rows):
+    for own, emitted in zip(rows, _emitted(data, rows, steps), strict=True):
         drafted, good = own.stop - own.start, int(data.accepted[own].sum())
-        last = number == len(rows) - 1
-        emitted = good + (good < drafted) if last else context[number + 1] - context[number]
         if scores is not None:
             for place in range(min(good + 1, drafted)):
                 known[len(right) + place] = scores(slice(own.start + place, own.stop))

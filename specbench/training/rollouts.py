@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
 
@@ -21,6 +21,7 @@ from specbench.controllers.base import ControllerBase
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.protocol import Block, Drafter, Request
 from specbench.decoding.sampling import probabilities
+from specbench.results.files import write_atomically
 from specbench.types import ChoiceRecord, ConfigError, Draft, ModelError, Needs, Verdict, VerifyResult
 
 _SIGNALS = frozenset({"prob", "entropy", "margin", "hidden"})
@@ -35,9 +36,10 @@ class Rollouts:
     chance with which verification accepts it if it accepts all before it (NaN behind the first rejected token, where
     the target never saw the right past), `step` [n] its step. Steps: `step_prompt` [m] number of the prompt,
     `step_context` [m] committed tokens before the step (token x_j has position step_context + j - 1), `step_root` [m]
-    id of the last of them. Where it was asked for: `context_token` [N] and `context_before` [N, d], the committed
-    tokens of one prompt after another with the state that predicted each, and `step_offset` [m] where the prompt of a
-    step begins there. `meta`: how it was collected.
+    id of the last of them, `step_emitted` [m] tokens of the answer that came from it and from steps without a draft
+    right behind it (empty in files that are older). Where it was asked for: `context_token` [N] and `context_before`
+    [N, d], the committed tokens of one prompt after another with the state that predicted each, and `step_offset` [m]
+    where the prompt of a step begins there. `meta`: how it was collected.
     """
 
     hidden: Tensor
@@ -52,6 +54,7 @@ class Rollouts:
     step_prompt: Tensor
     step_context: Tensor
     step_root: Tensor
+    step_emitted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     context_token: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     context_before: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     step_offset: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
@@ -71,10 +74,10 @@ class Rollouts:
         return torch.zeros(len(self.step_prompt), dtype=torch.int64).index_add(0, self.step, self.accepted.long())
 
     def save(self, path: Path) -> None:
-        """One safetensors file."""
+        """One safetensors file; a kill leaves none or a whole one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
-        save_file(tensors, path, metadata={"meta": json.dumps(dict(self.meta))})
+        write_atomically(path, save(tensors, metadata={"meta": json.dumps(dict(self.meta))}))
 
 
 _TENSORS = tuple(part.name for part in fields(Rollouts) if part.name != "meta")
@@ -84,7 +87,8 @@ def load_rollouts(path: Path) -> Rollouts:
     """What `save` wrote; ModelError names a file that is something else."""
     try:
         with safe_open(path, framework="pt") as stored:
-            tensors = {name: stored.get_tensor(name) for name in _TENSORS}
+            older = {"step_emitted"} - set(stored.keys())
+            tensors = {name: stored.get_tensor(name) for name in _TENSORS if name not in older}
             meta = json.loads((stored.metadata() or {}).get("meta", "{}"))
     except Exception as error:  # the library raises several kinds
         raise ModelError(f"{path} holds no collected steps: {error}") from error
@@ -166,6 +170,7 @@ class _Watched:
     _context: tuple[int, int] = (0, 0)  # committed tokens before the step, and the last of them
     _rows: list[dict[str, Tensor]] = field(default_factory=list)
     _steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # prompt, context, root, offset
+    _emitted: list[int] = field(default_factory=list)  # by each of them
     _past: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # committed tokens and what predicted them
     _noted: tuple[int, int] = (0, 0)  # committed tokens in `_past`: of earlier prompts, of this one
 
@@ -187,6 +192,9 @@ class _Watched:
     def observe(self, verdict: Verdict, result: VerifyResult) -> None:
         if self.recorder.blocks:
             self._note(verdict, result)
+            self._emitted.append(len(verdict.tokens))
+        elif self._steps and self._steps[-1][0] == self.prompt:
+            self._emitted[-1] += len(verdict.tokens)
         self.inner.observe(verdict, result)
 
     def choices(self) -> Sequence[ChoiceRecord]:
@@ -254,7 +262,8 @@ class _Watched:
             raise ModelError("nothing was drafted, so there is nothing to train on: longer answers are needed")
         tokens = {name: torch.cat([row[name] for row in self._rows]) for name in self._rows[0]}
         prompt, context, root, offset = (torch.tensor(column) for column in zip(*self._steps, strict=True))
-        steps = {"step_prompt": prompt, "step_context": context, "step_root": root}
+        emitted = torch.tensor(self._emitted)
+        steps = {"step_prompt": prompt, "step_context": context, "step_root": root, "step_emitted": emitted}
         if self._past:
             committed, states = (torch.cat(column) for column in zip(*self._past, strict=True))
             steps |= {"context_token": committed, "context_before": states, "step_offset": offset}

@@ -115,11 +115,12 @@ def test_the_cost_rule_stops_where_drafting_is_dear() -> None:
 # ---- from artefacts
 
 
-def stored(tmp_path: Any, *, key: dict[str, str] | None = None, **values: Any) -> Artefacts:
+def stored(
+    tmp_path: Any, *, key: dict[str, str] | None = None, card: dict[str, Any] | None = None, **values: Any
+) -> Artefacts:
     gate = constant(0.6)
-    part = Artefact(
-        "pacer", {**KEY, **gate_key(config()), **(key or {})}, {**gate.values(), **values}, {}, gate.tensors()
-    )
+    keys = {**KEY, **gate_key(config()), **(key or {})}
+    part = Artefact("pacer", keys, {**gate.values(), **values}, card or {}, gate.tensors())
     part.save(tmp_path / "pacer.json")
     return Artefacts(KEY, (tmp_path,), tiny_draft())
 
@@ -134,6 +135,15 @@ def test_auto_is_the_card(tmp_path: Any) -> None:
     built = PacerStop.build(given, stored(tmp_path, **card))
     assert (built.block_size, built.num_draft_tokens, built.min_draft_tokens) == (4, 5, 5)
     assert built.rule == BlockRule(0.6, 1.0, 0.95, "mean")
+
+
+def test_auto_beside_a_given_block_size_is_what_was_best_at_that_size(tmp_path: Any) -> None:
+    values = {"block_size": 2, "threshold": 0.4, "threshold_growth": 1.1}
+    artefacts = stored(tmp_path, card={"replay": {"4": {"threshold": 0.9, "threshold_growth": 1.0}}}, **values)
+    assert PacerStop.build(config(), artefacts).rule == BlockRule(0.4, 1.1, 0.95, "mean")
+    assert PacerStop.build(config("block_size=4"), artefacts).rule == BlockRule(0.9, 1.0, 0.95, "mean")
+    assert PacerStop.build(config("block_size=4", "threshold=0.5"), artefacts).rule == BlockRule(0.5, 1.0, 0.95, "mean")
+    assert PacerStop.build(config("block_size=8"), artefacts).rule == BlockRule(0.4, 1.1, 0.95, "mean")  # never tried
 
 
 def test_without_the_cards_values_ours(tmp_path: Any) -> None:

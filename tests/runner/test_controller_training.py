@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from specbench.analysis.replay import Fixed, replay
 from specbench.config import RunConfig
+from specbench.methods import chain
 from specbench.models.artefact import load_artefact
 from specbench.runner.controller_training import held_out, rollouts, score_with, traces, train
 from specbench.runner.session import Session
@@ -67,10 +69,43 @@ def test_lines_become_prompts_and_bad_ones_are_named(
 def test_traces_of_collected_steps_replay_to_the_same_counts(data: Rollouts) -> None:
     """Drafts as long as the collected ones take the very steps that were collected; wrong stop ids are not seen."""
     found = replay(traces(data), Fixed(8))
-    assert found.steps == len(data.step_prompt)
+    assert 0 <= found.steps - len(data.step_prompt) <= 8  # an answer's last step may have had no room for a draft
+    assert found.emitted == int(data.step_emitted.sum())
     assert found.accepted == int(data.accepted.sum())
     assert found.drafted >= len(data)
     assert len(traces(data, only=torch.tensor([0, 3]))) == 2
+
+
+def test_a_trace_is_as_long_as_the_answer(config: RunConfig, session: Session) -> None:
+    """Also where the last draft was accepted whole, so that its bonus token ends the answer."""
+    prompts = [session.encode_question("Name seven rivers."), session.encode_question("Count to nine.")]
+    for count in range(9, 15):
+        small = replace(config, sampling=replace(config.sampling, max_new_tokens=count))
+        data = rollouts(small, session, prompts, num_draft_tokens=3)
+        answers = [
+            session.build(small.method).generate(prompt, max_new_tokens=count, seed=0, stop_ids=session.model.stop_ids)
+            for prompt in prompts
+        ]
+        assert [len(trace.right) for trace in traces(data)] == [len(answer.tokens) for answer in answers]
+
+
+@pytest.mark.parametrize("kind", ["tuned", "scalars"])
+def test_costs_are_those_of_the_rule_itself(
+    kind: str, config: RunConfig, session: Session, data: Rollouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What collecting took, where every signal is worked out, has no part in the choice."""
+    asked: list[frozenset[str]] = []
+    with_signals = chain.with_signals
+
+    def noted(block: Any, wanted: Any, *rest: Any, **more: Any) -> Any:
+        asked.append(frozenset(wanted))
+        return with_signals(block, wanted, *rest, **more)
+
+    monkeypatch.setattr(chain, "with_signals", noted)
+    slow = replace(data, meta={**data.meta, "draft_s": 1e6})
+    part = train(kind, config, session, slow)
+    assert part.card["measured"]["draft_s"] < 10
+    assert set(asked) == ({frozenset({"prob", "entropy", "margin"})} if kind == "scalars" else set())
 
 
 def test_scores_follow_a_draft_from_every_token_on(config: RunConfig, session: Session, data: Rollouts) -> None:
