@@ -51,15 +51,17 @@ def speedup_interval(table: pd.DataFrame, *, seed: int = 0) -> Interval | None:
     return bca_interval(ratio_of_sums, _columns(table), seed=seed)
 
 
-def lead(tables: Mapping[str, pd.DataFrame], *, seed: int = 0) -> Lead | None:
-    """The fastest method of `tables` (name -> conversations) against the second; AR always takes part as 1.
+def lead(tables: Mapping[str, pd.DataFrame], *, seed: int = 0, with_ar: bool = True) -> Lead | None:
+    """The fastest method of `tables` (name -> conversations) against the second; AR takes part as 1 (`with_ar`).
 
-    Each is ranked by all of its conversations; the interval is over those that both timed. None without a method.
+    Each is ranked by all of its conversations; the interval is over those that both timed. None without two of them.
     """
     known = {name: table for name, table in tables.items() if name != AR and len(table)}
     if not known:
         return None
-    speeds = {AR: 1.0} | {name: speedup_of(table) for name, table in known.items()}
+    speeds = ({AR: 1.0} if with_ar else {}) | {name: speedup_of(table) for name, table in known.items()}
+    if len(speeds) < 2:
+        return None
     best, runner_up = sorted(speeds, key=lambda name: -speeds[name])[:2]
     return Lead(best, runner_up, _interval(known.get(best), known.get(runner_up), seed))
 

@@ -7,29 +7,30 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.analysis.conditions import with_conditions
 from specbench.analysis.table_text import missing
 from specbench.results.store import FINISHED
 
 # A row of a table: what must be equal for two methods to be comparable.
-PLACE = ["model", "dtype", "sampling", "place"]
+PLACE = ["model", "dtype", "sampling", "place", "conditions"]
 _PLAIN = ("none", "fixed")
 # Ends of the names of experiments that run methods as they come; all others vary settings.
 _FIRST = ("headline", "_main", "_leaderboard", "longdoc", "all_methods")
 
 
 def labelled(runs: pd.DataFrame) -> pd.DataFrame:
-    """Finished runs with three more columns.
+    """Finished runs with five more columns.
 
     `arm` = the method, with `+controller` where the method occurs with several controllers and this one is not the
     plain one, and `(bound)` behind what is no method; `place` = the task, with its context length for long documents;
-    `sampling` = greedy or the temperature.
+    `sampling` = greedy or the temperature; `conditions` and `remark` = what else must be equal (conditions.py).
     """
     runs = runs[runs["status"] == FINISHED].copy()  # in one piece: a frame of many columns is in many
     several = runs.groupby("method")["controller"].nunique()
     arms = [_arm(row, several=bool(several.get(row["method"], 0) > 1)) for row in runs.to_dict("records")]
     places = [_place(row) for row in runs.to_dict("records")]
     sampling = [_sampling(row) for row in runs.to_dict("records")]
-    return runs.assign(arm=arms, place=places, sampling=sampling)
+    return with_conditions(runs.assign(arm=arms, place=places, sampling=sampling))
 
 
 def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
@@ -73,8 +74,9 @@ def model_name(row: Mapping[Any, Any]) -> str:
 
 
 def setting(row: Mapping[Any, Any]) -> str:
-    """The task, and the temperature where answers were sampled."""
-    return str(row["place"]) if row["sampling"] == "greedy" else f"{row['place']}, {row['sampling']}"
+    """The task, the temperature where answers were sampled, and conditions that differ from those of other rows."""
+    sampled = "" if row["sampling"] == "greedy" else row["sampling"]
+    return ", ".join(filter(None, [str(row["place"]), sampled, row.get("remark")]))
 
 
 def _preference(row: dict[Any, Any], names: set[str]) -> int:

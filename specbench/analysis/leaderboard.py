@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.comparison import AR, RULE, lead, speedup_interval, speedup_of, timed_by_run
+from specbench.analysis.conditions import new_tokens
 from specbench.analysis.headline import headline, model_name
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import weighted
@@ -15,14 +16,15 @@ from specbench.analysis.table_text import EMPTY, Cell, Table
 from specbench.results.frozen import Frozen
 from specbench.results.specbench_files import MT_BENCH, OVERALL, SUBSETS
 
-_GROUP = ["model", "dtype", "source"]
+_GROUP = ["model", "dtype", "source", "board"]
 _SUBSET = {"mt_bench": "mt_bench", "gsm8k": "math_reasoning", "cnn_dm": "summarization"}  # one file, two names
 _WHOLE = "spec_bench"
 _CORE = (*_SUBSET, "humaneval")
 _COUNT = (
     "Ours: gsm8k stands in math_reasoning and cnn_dm in summarization (Spec-Bench takes its questions from them); "
     "humaneval, which it lacks, has a column of its own. Overall pools all conversations of the row, weighted by "
-    "tokens, and exists only where a method has every column. Other tasks are in the tables of runs and of papers."
+    "tokens; it and mat exist only where a method has every column. n: conversations a column. Other tasks are in the "
+    "tables of runs and of papers."
 )
 _THEIRS = (
     "Published: Vicuna-7B-v1.3, ratio of mean rates with prefill, AR's tokens counted again from its text, which "
@@ -31,20 +33,33 @@ _THEIRS = (
 
 
 def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
-    """One row a model, dtype, source, arm and column: speedup, ci_low, ci_high, n, best, and the arm's mat.
+    """One row a model, dtype, source, board, arm and column: speedup, ci_low, ci_high, n, best, and the arm's mat.
 
     `source` = `spec_bench` (one run over all its subsets) or `tasks`; `column` = a subset, another task, or overall.
+    A `board` holds one set of conditions (length of the answers, machine) a column: the first those of most runs.
     """
     chosen = headline(frozen.runs, prefer=["specbench_leaderboard"])
     known = chosen["task"].astype(str).str.removesuffix("_mini").isin([*_CORE, _WHOLE])
     chosen = chosen[known & (chosen["sampling"] == "greedy") & chosen["walltime_speedup"].notna()]
     chosen = chosen.assign(source=["spec_bench" if task == _WHOLE else "tasks" for task in chosen["task"]])
+    chosen = chosen.assign(board=_boards(chosen))
     samples = frozen.samples[frozen.samples["run_id"].isin(chosen["run_id"])]
     times = timed_by_run(samples)
     category = samples.drop_duplicates(["run_id", "sample_id"]).set_index(["run_id", "sample_id"])["category"]
     rows = [row for _, runs in chosen.groupby(_GROUP, sort=False) for row in _board(runs, times, category)]
-    names = [*_GROUP, "model_name", "arm", "column", "speedup", "ci_low", "ci_high", "n", "best", "mat"]
+    names = [*_GROUP, "model_name", "new_tokens", "arm", "column", "speedup", "ci_low", "ci_high", "n", "best", "mat"]
     return pd.DataFrame(rows, columns=names)
+
+
+def _boards(chosen: pd.DataFrame) -> pd.Series:
+    """The number of each run's board."""
+    numbers = pd.Series(0, index=chosen.index)
+    for _, runs in chosen.groupby(["model", "dtype", "source"], sort=False):
+        order = list(runs["conditions"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index)
+        for _, own in runs.groupby("place", sort=False):
+            there = [conditions for conditions in order if conditions in set(own["conditions"])]
+            numbers[own.index] = own["conditions"].map(there.index)
+    return numbers
 
 
 def _board(runs: pd.DataFrame, times: Mapping[str, pd.DataFrame], category: pd.Series) -> list[dict[str, Any]]:
@@ -58,8 +73,10 @@ def _board(runs: pd.DataFrame, times: Mapping[str, pd.DataFrame], category: pd.S
     whole = {arm: _pooled(pieces, arm) for arm in arms if all(arm in tables for tables in pieces.values())}
     first = runs.iloc[0]
     common = {name: first[name] for name in _GROUP} | {"model_name": model_name(first.to_dict())}
+    common["new_tokens"] = new_tokens(runs.to_dict("records"))
     steps = runs.get("num_steps", runs["mat"])  # without any run that has steps there is no mat either
-    mats = {arm: weighted(own["mat"], steps.loc[own.index]) for arm, own in runs.groupby("arm")}
+    everywhere = runs[runs["arm"].isin([AR, *whole])]  # of some columns a mean says nothing beside that of all
+    mats = {arm: weighted(own["mat"], steps.loc[own.index]) for arm, own in everywhere.groupby("arm")}
     return [
         common | {"arm": arm, "column": column, "mat": mats.get(arm), **cell}
         for column, tables in {**pieces, OVERALL: whole}.items()
@@ -104,7 +121,7 @@ def leaderboard_table(frozen: Frozen, published: pd.DataFrame) -> Table:
     return Table(
         "leaderboard",
         "Leaderboard: speedup over AR by subset",
-        ("source", "method", *columns, "mat", "overall"),
+        ("source", "n", "new tokens", "method", *columns, "mat", "overall"),
         tuple(cells),
         (RULE.replace("of a row", "of a column of one source"), MARKS, _COUNT, _THEIRS),
     )
@@ -123,7 +140,10 @@ def _our_row(source: str, board: pd.DataFrame, arm: str, columns: Sequence[str])
     mat = next(iter(by_column.values()))["mat"]
     shown = EMPTY if mat is None or pd.isna(mat) else Cell(f"{mat:.2f}")
     numbers = [_number(by_column.get(column)) for column in columns]
-    return (Cell(source), Cell(arm), *numbers, shown, _number(by_column.get(OVERALL), interval=True))
+    counts = [row["n"] for row in by_column.values() if row["column"] != OVERALL and not pd.isna(row["n"])]
+    n = f"{min(counts):.0f}" + (f" to {max(counts):.0f}" if min(counts) < max(counts) else "") if counts else ""
+    head = (Cell(source), Cell(n), Cell(str(board["new_tokens"].iloc[0])), Cell(arm))
+    return (*head, *numbers, shown, _number(by_column.get(OVERALL), interval=True))
 
 
 def _number(row: Mapping[Any, Any] | None, *, interval: bool = False) -> Cell:
@@ -142,5 +162,6 @@ def _their_rows(board: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Cell,
         speedups = {row["task"]: row for row in own[own["metric"] == "speedup"].to_dict("records")}
         mat = next(iter(own[own["metric"] == "mat"].to_dict("records")), None)
         cells = [published_cell(speedups.get(column)) for column in (*columns, OVERALL)]
-        rows.append((Cell(f"published: {hardware}"), Cell(str(method)), *cells[:-1], published_cell(mat), cells[-1]))
+        head = (Cell(f"published: {hardware}"), EMPTY, EMPTY, Cell(str(method)))
+        rows.append((*head, *cells[:-1], published_cell(mat), cells[-1]))
     return rows

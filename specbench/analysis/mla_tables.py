@@ -20,6 +20,7 @@ from specbench.analysis.matched_cells import (
     arms,
     by_tuned_parts,
     compare,
+    differing,
     main_tuning,
 )
 from specbench.analysis.published import MARKS, published_cell
@@ -47,7 +48,7 @@ def functional_over_kv(frozen: Frozen) -> Comparison:
 def mla_table(frozen: Frozen, published: pd.DataFrame, found: Comparison | None = None) -> Table:
     """One row a cell: acceptance (percent) of the variants, functional against kv with interval, and both labels."""
     found = found or functional_over_kv(frozen)
-    rows = [_cell_row(frozen.cells, cell) for cell in found.cells.to_dict("records")]
+    rows = [_cell_row(frozen.cells, cell) for cell in _remarked(found.cells).to_dict("records")]
     rows += _published_cells(published[published["paper"] == "mla"])
     columns = ("source", "pair", "converter", "budget", "task", *VARIANTS, "functional - kv (pp)")
     return Table(
@@ -61,11 +62,12 @@ def mla_table(frozen: Frozen, published: pd.DataFrame, found: Comparison | None 
 
 def _cell_row(cells: pd.DataFrame, cell: Mapping[Any, Any]) -> tuple[Cell, ...]:
     judged = cell["label"] in (IMPROVED, WORSE)
-    names = [Cell(str(cell["pair"])), Cell(str(cell["converter"])), number(cell["budget"], 2), Cell(str(cell["task"]))]
-    shown = [number(_rate(cells, variant, cell), 2) for variant in VARIANTS]
+    compared = {"kv": cell["before"], "functional": cell["after"]}  # on the prompts that both arms have
+    rates = {variant: _rate(cells, variant, cell) for variant in ("original", "none")}
+    shown = [number(rate, 2) for rate in (rates | {name: 100 * rate for name, rate in compared.items()}).values()]
     return (
         Cell("ours"),
-        *names,
+        *_names(cell),
         *shown,
         Cell(_difference(cell), judged),
         Cell(str(cell["published"])),
@@ -73,10 +75,22 @@ def _cell_row(cells: pd.DataFrame, cell: Mapping[Any, Any]) -> tuple[Cell, ...]:
     )
 
 
+def _remarked(found: pd.DataFrame) -> pd.DataFrame:
+    """With `remark`: options, tuning, setting and how acceptance was found, as far as cells differ in them."""
+    texts = pd.DataFrame({name: differing(found[name]) for name in ("options", "tuning")}, index=found.index)
+    for name in ("setting", "acceptance"):
+        texts[name] = found[name] if found[name].nunique() > 1 else ""
+    return found.assign(remark=[", ".join(filter(None, row)) for row in texts.itertuples(index=False)])
+
+
+def _names(cell: Mapping[Any, Any]) -> tuple[Cell, ...]:
+    task = ", ".join(filter(None, [str(cell["task"]), cell["remark"]]))
+    return (Cell(str(cell["pair"])), Cell(str(cell["converter"])), number(cell["budget"], 2), Cell(task))
+
+
 def _rate(cells: pd.DataFrame, variant: str, cell: Mapping[Any, Any]) -> float | None:
     """Pooled acceptance of one arm of a cell in percent; None without rows."""
-    tuning = cell["tuning"] if variant == "functional" else None  # kv may have been tuned otherwise, and only once
-    rows = arms(cells, variant, cell, tuning=tuning).drop_duplicates("sample_id")
+    rows = arms(cells, variant, cell).drop_duplicates("sample_id")
     proposed = float(rows["proposed"].sum())
     return 100 * float(rows["accepted"].sum()) / proposed if proposed else None
 
@@ -170,6 +184,7 @@ def train_params_table(frozen: Frozen) -> Table | None:
     judged = pd.concat([comparison.cells.assign(parts=parts) for parts, comparison in found.items()])
     if judged.empty:
         return None
+    judged = _remarked(judged)
     lines = [_parts_row(frozen.cells, own) for _, own in judged.groupby([*CELL, "tuning"], sort=False)]
     names = ("source", "pair", "converter", "budget", "task", "original", "none", MAIN_PARTS)
     columns = (*names, *(word for parts in OTHER_PARTS for word in (parts, f"{parts} - {MAIN_PARTS} (pp)")))
@@ -180,11 +195,10 @@ def train_params_table(frozen: Frozen) -> Table | None:
 
 def _parts_row(cells: pd.DataFrame, own: pd.DataFrame) -> tuple[Cell, ...]:
     cell = own.iloc[0].to_dict()
-    names = [Cell(str(cell["pair"])), Cell(str(cell["converter"])), number(cell["budget"], 2), Cell(str(cell["task"]))]
     rates = [number(_rate(cells, variant, cell), 2) for variant in ("original", "none")]
     by_parts = {row["parts"]: row for row in own.to_dict("records")}
     compared = [word for parts in OTHER_PARTS for word in _compared(by_parts.get(parts))]
-    return (Cell("ours"), *names, *rates, number(100 * cell["before"], 2), *compared)
+    return (Cell("ours"), *_names(cell), *rates, number(100 * cell["before"], 2), *compared)
 
 
 def _compared(row: Mapping[Any, Any] | None) -> tuple[Cell, Cell]:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.comparison import AR
+from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import headline, model_name, records, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.table_text import EMPTY, Cell, Table, missing, number
@@ -35,11 +36,10 @@ def acceptance_table(frozen: Frozen, published: pd.DataFrame) -> Table:
     chosen = headline(frozen.runs)
     chosen = chosen[chosen["mat"].notna() & (chosen["arm"] != AR)]
     rows = [_acceptance_row(run, published) for run in records(chosen)]
-    columns = ("model", "task", "method", "drafted/step", "acceptance", "tree", "mat", "cost", "predicted", "measured")
-    beside = ("published acceptance", "published mat")
-    return Table(
-        "acceptance", "Acceptance, cost and prediction", (*columns, *beside), tuple(rows), (_RATES, _COST, MARKS)
-    )
+    columns = ("model", "task", "new tokens", "method", "drafted/step", "acceptance", "tree", "mat", "cost")
+    beside = ("predicted", "measured", "published acceptance", "published mat")
+    notes = (_RATES, _COST, MARKS, *commits(chosen))
+    return Table("acceptance", "Acceptance, cost and prediction", (*columns, *beside), tuple(rows), notes)
 
 
 def _acceptance_row(run: Mapping[str, Any], published: pd.DataFrame) -> tuple[Cell, ...]:
@@ -49,6 +49,7 @@ def _acceptance_row(run: Mapping[str, Any], published: pd.DataFrame) -> tuple[Ce
     return (
         Cell(model_name(run)),
         Cell(setting(run)),
+        Cell(new_tokens([run])),
         Cell(str(run["arm"])),
         number(run.get("draft_tokens_per_step"), 2),
         *(number(run.get(name), 3) for name in ("acceptance_rate", "tree_acceptance_rate")),
@@ -80,7 +81,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[Cell, ...]:
         Cell(setting(run)),
         Cell(str(run["arm"])),
         number(run.get("num_measured"), 0),
-        number(run.get("cfg.sampling.max_new_tokens"), 0),
+        Cell(new_tokens([run])),
         number(run.get("tokens_per_second"), 1),
         speedup_cell(run) if run["arm"] != AR else Cell("1.00"),
         number(run.get("exact_match_rate"), 2),

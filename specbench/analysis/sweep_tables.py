@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from specbench.analysis.comparison import lead, timed_by_run
+from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import PLACE, is_bound, labelled, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.table_text import EMPTY, Cell, Table, number, shown
@@ -67,7 +68,7 @@ def sweep_rows(frozen: Frozen, experiment: str) -> tuple[pd.DataFrame, list[str]
     best = pd.Series(False, index=runs.index)
     for _, rows in runs[~is_bound(runs)].groupby(PLACE, sort=False):
         tables = {name: times[name] for name in rows["run_id"] if name in times}
-        found = lead(tables)
+        found = lead(tables, with_ar=False)
         best[rows.index] = (rows["run_id"] == found.best) & found.supported if found is not None else False
     order = [*PLACE, "arm", *swept]
     return runs.assign(best=best, **{key: texts[key] for key in swept}).sort_values(order, key=_sortable), swept
@@ -79,8 +80,8 @@ def sweep_table(sweep: Sweep, frozen: Frozen, published: pd.DataFrame) -> Table:
     rows = [_our_row(run, swept) for run in runs.to_dict("records")]
     theirs = published[published["table"].isin(sweep.figures)]
     rows += [row for _, cell in theirs.groupby(_CLAIM, sort=False) for row in _their_row(cell, len(swept))]
-    columns = ("source", "model", "task", "method", *(_short(key, swept) for key in swept), *_NUMBERS)
-    notes = [_RULE, *([MARKS] if len(theirs) else []), *([sweep.note] if sweep.note else [])]
+    columns = ("source", "model", "task", "new tokens", "method", *(_short(key, swept) for key in swept), *_NUMBERS)
+    notes = [_RULE, *([MARKS] if len(theirs) else []), *([sweep.note] if sweep.note else []), *commits(runs)]
     return Table(sweep.experiment, sweep.title, columns, tuple(rows), tuple(notes))
 
 
@@ -89,7 +90,7 @@ _NUMBERS = ("n", "speedup", "acceptance", "mat", "drafted/step")
 
 
 def _our_row(run: Mapping[Any, Any], swept: Sequence[str]) -> tuple[Cell, ...]:
-    names = (Cell("ours"), Cell(model_name(run)), Cell(setting(run)), Cell(str(run["arm"])))
+    names = (Cell("ours"), Cell(model_name(run)), Cell(setting(run)), Cell(new_tokens([run])), Cell(str(run["arm"])))
     return (
         *names,
         *(Cell(run[key]) for key in swept),
@@ -109,7 +110,7 @@ def _their_row(claim: pd.DataFrame, num_swept: int) -> list[tuple[Cell, ...]]:
     rate = by_metric.get("acceptance_rate")
     if speedup is None and rate is None:
         return []
-    names = (Cell("published"), Cell(first["model"]), Cell(first["task"]), Cell(first["method"]))
+    names = (Cell("published"), Cell(first["model"]), Cell(first["task"]), EMPTY, Cell(first["method"]))
     settings = [Cell(first["setting"]), *[EMPTY] * (num_swept - 1)] if num_swept else []
     return [(*names, *settings, EMPTY, published_cell(speedup), published_cell(rate), EMPTY, EMPTY)]
 

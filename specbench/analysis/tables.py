@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from specbench.analysis.comparison import AR, RULE, lead, timed_by_run
+from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import PLACE, headline, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import ranking_notes
@@ -93,9 +94,9 @@ def main_table(paper: Paper, frozen: Frozen, published: pd.DataFrame) -> Table:
     return Table(
         f"{paper.name}_main",
         paper.title,
-        ("source", "model", "task", "n", *paper.arms),
+        ("source", "model", "task", "n", "new tokens", *paper.arms),
         tuple(rows),
-        (RULE, MARKS, paper.said, *ranking_notes(ours, theirs, paper.arms)),
+        (RULE, MARKS, paper.said, *commits(ours), *ranking_notes(ours, theirs, paper.arms)),
     )
 
 
@@ -108,7 +109,8 @@ def _our_row(group: pd.DataFrame, arms: Sequence[str]) -> tuple[Cell, ...]:
     first = next(iter(by_arm.values()))
     ar = Cell("1.00", bool(first["ar_best"]))
     cells = [ar if name == AR else speedup_cell(by_arm.get(name)) for name in arms]
-    return (Cell("ours"), Cell(model_name(first)), Cell(setting(first)), Cell(_counts(group)), *cells)
+    names = (Cell("ours"), Cell(model_name(first)), Cell(setting(first)))
+    return (*names, Cell(_counts(group)), Cell(new_tokens([first])), *cells)
 
 
 def _counts(group: pd.DataFrame) -> str:
@@ -134,5 +136,5 @@ def _their_rows(theirs: pd.DataFrame, arms: Sequence[str]) -> list[tuple[Cell, .
         by_arm = {str(row["method"]): row for row in group.to_dict("records")}
         if set(by_arm) & set(arms):
             cells = [published_cell(by_arm.get(name)) for name in arms]
-            rows.append((Cell("published"), Cell(str(model)), Cell(str(task)), Cell(""), *cells))
+            rows.append((Cell("published"), Cell(str(model)), Cell(str(task)), Cell(""), Cell(""), *cells))
     return rows

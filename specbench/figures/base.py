@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from specbench.analysis.conditions import unusual
 from specbench.analysis.table_text import shown
 from specbench.figures.style import CONTROLLERS, METHODS, Look, look_of, published, variant
 from specbench.results.frozen import Frozen
@@ -17,8 +18,22 @@ from specbench.results.store import FINISHED
 from specbench.types import SpecbenchError
 
 NAMES = ("run_id", "model", "dtype", "task", "panel", "method", "controller", "look", "label")
-# Settings that do not tell two runs of one figure apart: they say how it was measured or are part of the panel.
-_NOT_SHOWN = ("num_samples", "experiment", "size", "measure", "model", "data", "task", "hardware", "artefact")
+# Settings that do not tell two runs of one figure apart: they say how it was measured, are part of the panel, or are
+# conditions, which are named where they are not those of the others.
+_NOT_SHOWN = (
+    *(
+        "num_samples",
+        "experiment",
+        "size",
+        "measure",
+        "data",
+        "task",
+        "hardware",
+        "artefact",
+        "sampling.max_new_tokens",
+    ),
+    *("model.name", "model.display_name", "model.data", "model.target", "model.draft_revision"),
+)
 CONTEXT = "cfg.task.context_tokens"
 
 
@@ -41,12 +56,11 @@ def finished_runs(frozen: Frozen, *needed: str) -> pd.DataFrame:
     runs = runs[runs["status"] == FINISHED].copy()
     if runs.empty:
         raise NotEnoughData("no finished runs")
-    runs = named(runs)
     missing = [name for name in needed if name not in runs]
     kept = runs.dropna(subset=[name for name in needed if name in runs]) if not missing else runs.iloc[:0]
     if kept.empty:
         raise NotEnoughData(f"none of the {len(runs)} finished runs has {' and '.join(needed)}")
-    return kept.reset_index(drop=True)
+    return named(kept).reset_index(drop=True)
 
 
 def each_run(frozen: Frozen, runs: pd.DataFrame) -> Iterator[RunRows]:
@@ -76,14 +90,17 @@ def together(frames: list[pd.DataFrame], why: str) -> pd.DataFrame:
 def named(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs with `panel` (task, and model or dtype where they differ) and a `label` that is unique in its panel.
 
-    The label names the method; its controller too where runs of it differ in that; and settings that differ
-    otherwise. Of runs that differ in none the one with the most samples stays, of equals the latest.
+    The label names the method; its controller too where runs of it differ in that; settings that differ otherwise; and
+    conditions that are not those of most runs of the panel (length of the answers, machine). Of runs that differ in
+    none the one with the most samples stays, of equals the latest.
     """
     several = runs.groupby("method")["controller"].transform("nunique") > 1
     by_controller = runs["method"] + "/" + runs["controller"].astype(str)
     runs = runs.assign(panel=_panels(runs), look=by_controller.where(several, runs["method"]))
     settings = pd.concat([_settings(own) for _, own in runs.groupby("look")])
-    runs = runs.assign(label=[_label(key, settings[place]) for place, key in runs["look"].items()])
+    others = unusual(runs, "panel")
+    said = [", ".join(filter(None, (settings[place], others[place]))) for place in runs.index]
+    runs = runs.assign(label=[_label(key, text) for key, text in zip(runs["look"], said, strict=True)])
     order = [name for name in ("num_measured", "finished_at") if name in runs]
     best = runs.sort_values(order, kind="stable").drop_duplicates(["panel", "label"], keep="last").index
     return runs[runs.index.isin(best)]

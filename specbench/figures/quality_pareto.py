@@ -8,6 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from specbench.analysis.conditions import TOKENS
+from specbench.analysis.table_text import shown
 from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks, whisker
 from specbench.figures.style import FAINT, INK, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
@@ -18,12 +20,21 @@ _NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "score_name", "score", "bas
 def select(frozen: Frozen) -> pd.DataFrame:
     """One row a timed run of a task with a score: its first score, AR's, and the interval of the difference on it."""
     runs = finished_runs(frozen, "walltime_speedup")
-    runs = runs[runs["method"] != "ar"]  # AR is the dashed lines
+    runs = _by_length(runs[runs["method"] != "ar"])  # AR is the dashed lines
     rows = [_scored(run) for run in runs.to_dict("records")]
     frame = pd.DataFrame([row for row in rows if row is not None], columns=[*NAMES, *_NUMBERS])
     if frame.empty:
         raise NotEnoughData("no timed run of a task with a score (gsm8k, cnn_dm, humaneval with execute_code)")
     return frame
+
+
+def _by_length(runs: pd.DataFrame) -> pd.DataFrame:
+    """A panel a length of the answers where a task has several: a longer answer is right more often."""
+    if TOKENS not in runs or runs.empty:
+        return runs
+    several = runs.groupby("panel")[TOKENS].transform("nunique") > 1
+    lengths = runs[TOKENS].map(lambda tokens: f", {shown(tokens)} new tokens")
+    return runs.assign(panel=runs["panel"] + lengths.where(several, ""))
 
 
 def _scored(run: dict[Any, Any]) -> dict[Any, Any] | None:

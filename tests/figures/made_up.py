@@ -44,18 +44,22 @@ class MadeUp:
     stops: bool = False  # a rule ends drafts, with a chance for every token
     searches: str | None = None  # knapspec | confl | swift: which search writes the choices
     status: str = "finished"
+    model: Mapping[str, Any] = field(default_factory=dict)  # more of its keys
+    timed: bool = True
 
     @property
     def run_id(self) -> str:
         said = "-".join(f"{key}{value}" for key, value in self.settings.items())
-        parts = (self.method, self.controller, self.task, str(self.context or ""), said, self.experiment or "")
+        more = "-".join([*map(str, self.model.values()), *([] if self.timed else ["untimed"])])
+        parts = (self.method, self.controller, self.task, str(self.context or ""), said, self.experiment or "", more)
         return "-".join(part for part in ("tiny", *parts) if part)
 
     def config(self) -> dict[str, Any]:
         method = {"name": self.method, "controller": {"name": self.controller}, **self.settings}
         task = {"name": self.task, "context_tokens": self.context}
         return {
-            "model": {"name": "tiny"},
+            "model": {"name": "tiny", **self.model},
+            "sampling": {"max_new_tokens": self.tokens},
             "method": method,
             "task": task,
             "hardware": {"dtype": "float32", "device": "cpu"},
@@ -105,7 +109,7 @@ def _conversation(run: MadeUp, number: int, draws: np.random.Generator) -> tuple
     ar_s = run.tokens * AR_STEP * draws.normal(1.0, 0.02)
     ar = {"decode_s": ar_s, "started_at": 100.5 + number, "scores": _score(run, draws)}
     baseline = sample(f"s{number}", arm="baseline", **{**same, **ar})
-    return [own, baseline], steps, _choices(run, number, steps)
+    return [{**row, "timed": run.timed} for row in (own, baseline)], steps, _choices(run, number, steps)
 
 
 def _score(run: MadeUp, draws: np.random.Generator) -> str | None:

@@ -29,7 +29,8 @@ from specbench.figures import (
 )
 from specbench.figures.base import NotEnoughData, each_run, finished_runs
 from specbench.figures.catalogue import FIGURES
-from specbench.results.frozen import Frozen
+from specbench.results.frozen import Frozen, freeze, load_frozen
+from tests.figures.made_up import MadeUp, write
 
 
 def module(name: str) -> Any:
@@ -189,6 +190,37 @@ def test_a_sweep_finds_what_was_swept(frozen: Frozen) -> None:
     assert frame["value"].tolist() == [0.0, 0.1, 0.2]
     with pytest.raises(NotEnoughData, match="no method was run with 3 values"):
         sweep.select(usable(frozen, "speedup_by_task"))
+
+
+def drawn_of(tmp_path: Path, *runs: MadeUp) -> Frozen:
+    for run in runs:
+        write(run, tmp_path)
+    freeze(tmp_path, tmp_path / "frozen")
+    return load_frozen(tmp_path / "frozen")
+
+
+def test_a_run_of_another_vocabulary_is_no_twin(tmp_path: Path) -> None:
+    own, full = (MadeUp("sps", model={"draft_vocab": name}, experiment="draft_vocab") for name in ("own", "full"))
+    labels = speedup_by_task.select(drawn_of(tmp_path, own, full))["label"]
+    assert sorted(labels) == ["SpS, draft_vocab=full", "SpS, draft_vocab=own"]
+
+
+def test_an_untimed_twin_hides_nothing(tmp_path: Path) -> None:
+    frame = speedup_by_task.select(drawn_of(tmp_path, MadeUp("pld"), MadeUp("pld", timed=False)))
+    assert list(frame["run_id"]) == [MadeUp("pld").run_id]
+
+
+def test_answers_of_another_length_say_so(tmp_path: Path) -> None:
+    long = MadeUp("knapspec", tokens=256)
+    frame = speedup_by_task.select(drawn_of(tmp_path, MadeUp("pld"), MadeUp("sps"), long)).set_index("method")
+    assert frame["label"].to_dict() == {"pld": "PLD", "sps": "SpS", "knapspec": "KnapSpec, 256 new tokens"}
+
+
+def test_quality_is_compared_at_one_length(tmp_path: Path) -> None:
+    runs = [MadeUp("pld", accuracy=0.1), MadeUp("sps", accuracy=0.2), MadeUp("swift", tokens=256, accuracy=0.9)]
+    panels = quality_pareto.select(drawn_of(tmp_path, *runs)).set_index("method")["panel"].to_dict()
+    assert panels["pld"] == panels["sps"] == "gsm8k, 64 new tokens"
+    assert panels["swift"] == "gsm8k, 256 new tokens"
 
 
 def test_the_front_leaves_out_what_is_beaten_in_both() -> None:

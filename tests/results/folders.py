@@ -46,6 +46,8 @@ class Spec:
     drafted: int = 4
     acceptance: float = 0.6
     config: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
     categories: Sequence[str] = ("",)
     sublayers: Sequence[int] | None = None
 
@@ -62,7 +64,7 @@ def write_run(root: Path, spec: Spec) -> Path:
     generator = np.random.default_rng(len(spec.name) + 31 * spec.drafted)
     with RunStore(root / "runs" / spec.name) as store:
         store.write_config(yaml.safe_dump(_config(spec)))
-        store.write_environment(ENVIRONMENT)
+        store.write_environment({**ENVIRONMENT, **spec.environment})
         for number in range(spec.conversations):
             _conversation(store, spec, number, generator)
         frames = store.frames()
@@ -82,7 +84,7 @@ def _config(spec: Spec) -> dict[str, Any]:
         "method": {**settings, "controller": controller},
         "task": {"name": spec.task, "context_tokens": 1024},
         "data": {"source": "local", "dir": None},
-        "sampling": {"temperature": 0.0, "max_new_tokens": 96},
+        "sampling": {"temperature": 0.0, "max_new_tokens": 96, **spec.sampling},
         "hardware": {"name": "auto", "dtype": "bfloat16", "device": "cpu", "num_threads": 2},
         "experiment_name": spec.experiment,
         "num_samples": spec.conversations,
