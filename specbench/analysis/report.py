@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis.headline import marked
+from specbench.analysis.table_text import shown
 from specbench.analysis.theory import curve_of, worth_it
+from specbench.results.provenance import configured
 
 COLUMNS = (
     "model",
@@ -29,6 +31,9 @@ COLUMNS = (
 # Only where some run skips layers: sublayers left out at the end, the searches' share of the time, speed after them.
 SKIPPING = ("skipped attn/MLP", "search time", "steady state")
 
+SETTINGS = "settings"  # only where runs of one method and task differ in them
+_NOT_SETTINGS = ("cfg.measure.", "cfg.artefact.", "cfg.size", "cfg.model.name", "cfg.model.display_name", "cfg.seed")
+
 
 class ClosingTable(NamedTuple):
     """Header, cells (one row a run) and one line a run below the table."""
@@ -42,10 +47,25 @@ def closing_table(runs: pd.DataFrame) -> ClosingTable:
     """The table and the "was it worth it" lines of `load_runs(...)`; `t_curve` [[T, seconds], ...] is used if there."""
     records = [_known(record) for record in runs.to_dict("records")]
     columns, cells = list(COLUMNS), [_cells(run) for run in records]
+    settings = _settings(runs)
+    if any(settings):
+        place = columns.index("dtype") + 1
+        columns.insert(place, SETTINGS)
+        cells = [[*own[:place], said, *own[place:]] for own, said in zip(cells, settings, strict=True)]
     if any(_chooses(run) for run in records):
         columns += SKIPPING
         cells = [[*own, *_skipping(run)] for own, run in zip(cells, records, strict=True)]
     return ClosingTable(columns, cells, [_note(run) for run in records])
+
+
+def _settings(runs: pd.DataFrame) -> list[str]:
+    """What tells runs of one method and task apart; "" where nothing does."""
+    keys = [key for key in configured(runs) if not key.startswith(_NOT_SETTINGS)]
+    texts = runs[keys].map(shown)
+    names = runs[list(COLUMNS[:5])].map(shown).agg(" ".join, axis=1)
+    several = {key: texts[key].groupby(names).transform("nunique") > 1 for key in keys}
+    said = [(key.rpartition(".")[2], texts[key], several[key]) for key in keys if several[key].any()]
+    return [", ".join(f"{name}={text[i]}" for name, text, differ in said if differ[i]) for i in runs.index]
 
 
 def _known(record: Mapping[Any, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from specbench.analysis.table_text import EMPTY, Cell, Table, number, shown
 from specbench.analysis.tables import speedup_cell
 from specbench.config.identity import LATER
 from specbench.results.frozen import Frozen
-from specbench.results.provenance import CONFIGURED, configured
+from specbench.results.provenance import configured
+from specbench.results.summary import CONFIGURED
 
 _RULE = (
     "Bold: the fastest setting of a task, only where the paired 95 % interval of its speedup over the "

@@ -12,9 +12,10 @@ from specbench.analysis.conditions import unusual
 from specbench.analysis.table_text import shown
 from specbench.figures.style import CONTROLLERS, METHODS, Look, look_of, published, variant
 from specbench.results.frozen import Frozen
-from specbench.results.provenance import CONFIGURED, configured
+from specbench.results.provenance import configured
 from specbench.results.schema import empty_frame
 from specbench.results.store import FINISHED
+from specbench.results.summary import CONFIGURED
 from specbench.types import SpecbenchError
 
 NAMES = ("run_id", "model", "dtype", "task", "panel", "method", "controller", "look", "label")
@@ -60,7 +61,7 @@ def finished_runs(frozen: Frozen, *needed: str) -> pd.DataFrame:
     kept = runs.dropna(subset=[name for name in needed if name in runs]) if not missing else runs.iloc[:0]
     if kept.empty:
         raise NotEnoughData(f"none of the {len(runs)} finished runs has {' and '.join(needed)}")
-    return named(kept).reset_index(drop=True)
+    return named(kept.copy()).reset_index(drop=True)
 
 
 def each_run(frozen: Frozen, runs: pd.DataFrame) -> Iterator[RunRows]:

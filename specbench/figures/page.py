@@ -18,7 +18,8 @@ from specbench.figures.base import NotEnoughData
 from specbench.figures.catalogue import Part, draw, parts
 from specbench.figures.show import png
 from specbench.results.frozen import Frozen
-from specbench.results.provenance import CONFIGURED, configured
+from specbench.results.provenance import configured
+from specbench.results.summary import CONFIGURED
 
 log = logging.getLogger(__name__)
 

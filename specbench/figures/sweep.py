@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from specbench.figures.base import CONTEXT, NAMES, NotEnoughData, finished_runs
 from specbench.figures.style import INK, Look, from_zero, grid, legend, look_of, styled, variant
 from specbench.results.frozen import Frozen
-from specbench.results.provenance import CONFIGURED, configured
+from specbench.results.provenance import configured
+from specbench.results.summary import CONFIGURED
 
 LEAST = 3  # values that make a sweep
 _SHOWN = {

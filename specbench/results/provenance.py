@@ -12,16 +12,13 @@ from specbench.config.identity import job_key
 from specbench.config.trees import flatten
 from specbench.results.files import read_json
 from specbench.results.store import read_tables
-from specbench.results.summary import load_config
-
-CONFIGURED = "cfg."  # begins the columns that hold a run's configuration
-_LEFT_OUT = ("paths.", "logger.", "data.dir", "dry_run", "experiment_name", "objective")
+from specbench.results.summary import CONFIGURED, left_out, load_config
 
 
 def provenance(run_dir: Path) -> dict[str, Any]:
     """The columns that a frozen run has beside its numbers; DataError names a damaged file."""
     config = load_config(run_dir)
-    settings = {f"{CONFIGURED}{key}": _anywhere(value) for key, value in flatten(config).items() if not _left_out(key)}
+    settings = {f"{CONFIGURED}{key}": _anywhere(value) for key, value in flatten(config).items() if not left_out(key)}
     return {"job": job_key(config), "load": _mean_load(run_dir), **_environment(run_dir), **settings}
 
 
@@ -54,10 +51,6 @@ def _mean_load(run_dir: Path) -> float | None:
     loads = [row[name] for row in table.to_pylist() if row["used"] for name in ("load_before", "load_after")]
     known = [load for load in loads if load is not None]
     return sum(known) / len(known) if known else None
-
-
-def _left_out(key: str) -> bool:
-    return key.endswith("_target_") or key.startswith(_LEFT_OUT)
 
 
 def _anywhere(value: Any) -> Any:

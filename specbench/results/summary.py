@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from specbench.config.trees import flatten
 from specbench.results.experiments import experiments_of
 from specbench.results.files import read_json
 from specbench.results.schema import empty_frame, to_frame
@@ -27,12 +28,15 @@ NUMBERS = (
 )
 RUN_COLUMNS = (*IDENTITY, *NUMBERS, "status", "run_dir")
 
+CONFIGURED = "cfg."  # begins the columns that hold a run's configuration
+_LEFT_OUT = ("paths.", "logger.", "data.dir", "dry_run", "experiment_name", "objective")
 _MARKS = ("status.json", "journal.jsonl", "summary.json", "config.yaml")
 
 
 def load_runs(root: str | Path) -> pd.DataFrame:
     """One row a run below `root` (or of the run folder `root`), RUN_COLUMNS first, then all of summary.json.
 
+    `cfg.<key>` is what the run's configuration says of a key, but for folders, loggers and the like.
     `experiment` is the one that a run was measured for (or nothing), `experiments` lists all that it serves.
 
     A run that did not end is listed as `interrupted`, an unreadable one as `corrupt` with its `error`; neither has
@@ -89,7 +93,7 @@ def _is_run(folder: Path) -> bool:
 def _run_row(folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"run_id": folder.name, "run_dir": str(folder), "status": INTERRUPTED}
     try:
-        row |= _configured(folder)
+        row |= _configured(folder) | _settings(folder)
         if not _ended(folder):
             return row
         summary = dict(_flat(read_json(folder / "summary.json")))
@@ -120,6 +124,18 @@ def _configured(folder: Path) -> dict[str, Any]:
         "dtype": hardware.get("dtype") if isinstance(hardware, Mapping) else None,
         **experiments_of(folder, config.get("experiment_name")),
     }
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.yaml").exists():
+        return {}
+    flat = flatten(load_config(folder))
+    return {f"{CONFIGURED}{key}": value for key, value in flat.items() if not left_out(key)}
+
+
+def left_out(key: str) -> bool:
+    """Whether a key of a configuration says nothing of what was measured."""
+    return key.endswith("_target_") or key.startswith(_LEFT_OUT)
 
 
 def _name(choice: Any) -> str | None:

@@ -44,6 +44,20 @@ def test_cells_of_a_finished_run(tmp_path):
     assert "predicted" in table.notes[0]
 
 
+def test_runs_of_a_sweep_say_what_was_swept(tmp_path):
+    for name, length in (("a", 2), ("b", 6), ("c", 6)):
+        folder, method = make_run(tmp_path, name), "ar" if name == "c" else "pld"
+        config = f"model: tiny\nmethod: {{name: {method}, controller: none, num_draft_tokens: {length}}}\ntask: gsm8k\n"
+        (folder / "config.yaml").write_text(config + f"paths: {{results_dir: /{name}}}\n")
+    runs = load_runs(tmp_path)
+    assert list(runs["cfg.method.num_draft_tokens"]) == [2, 6, 6]
+    assert not any(column.startswith("cfg.paths") for column in runs)
+    table = closing_table(runs)
+    place = table.columns.index("settings")
+    assert [row[place] for row in table.rows] == ["num_draft_tokens=2", "num_draft_tokens=6", ""]
+    assert "settings" not in closing_table(runs[1:]).columns
+
+
 def test_every_kind_of_run_has_its_line(tmp_path):
     make_run(tmp_path, "a_ar", method="ar")
     make_run(tmp_path, "b_failed", status="failed", error="NaN logits", fail=True)
