@@ -107,7 +107,7 @@ class KnapSpec(LayerSkipDrafter):
         if self._step == 0:
             self._rows = self._drafted = 0
             return empty_draft("first_step")
-        return super().propose(budget, planned=self._plan)
+        return self.drafted(budget, planned=self._plan)
 
     def observe(self, verdict: Verdict, result: VerifyResult) -> None:
         self._note(verdict)

@@ -45,7 +45,11 @@ class LayerSkipDrafter(DrafterBase):
         if self.skip is not None and not self.searches:
             self.install(self.skip, reason="given")
 
-    def propose(self, budget: int, *, planned: int | None = None) -> Draft:
+    def propose(self, budget: int) -> Draft:
+        return self.drafted(budget)
+
+    def drafted(self, budget: int, *, planned: int | None = None) -> Draft:
+        """A chain (or tree) of the skipping model, at most `planned` tokens long; empty without a set to skip."""
         self._rows = self._drafted = 0
         if self.skip is None:
             return empty_draft("no_skip_set")
