@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.config import jobs
 from specbench.config.errors import one_line
 from specbench.config.help import help_text
+from specbench.config.swept import check_swept
 from specbench.config.words import spelled
 from specbench.types import SpecbenchError
 
@@ -34,6 +35,7 @@ def command(main: Callable[[], object]) -> int:
     logging.raiseExceptions = False  # a log file on a full disk must not drown what is told about it
     code = 0
     try:
+        check_swept(sys.argv[1:])
         main()
     except KeyboardInterrupt:
         code = INTERRUPTED

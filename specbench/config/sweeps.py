@@ -19,6 +19,7 @@ from specbench.config.composing import compose, initialized, run_config
 from specbench.config.errors import GROUPS
 from specbench.config.help import choices
 from specbench.config.root import RunConfig
+from specbench.config.swept import check_swept
 from specbench.config.words import spelled
 from specbench.types import ConfigError
 
@@ -37,6 +38,7 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
     Raises ConfigError for words that are not legal; whether a job's own words are legal is for `compose` to say.
     """
     words = spelled(words)
+    check_swept(words)
     with initialized("config", words):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         first = BasicSweeper.split_arguments(parser.parse_overrides(words), None)[0][0]
