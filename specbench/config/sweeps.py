@@ -64,7 +64,7 @@ def compose_each(jobs: Sequence[Sequence[str]]) -> list[RunConfig | ConfigError]
 
 def _config(words: Sequence[str]) -> RunConfig | ConfigError:
     try:
-        return run_config(_assembled(words))
+        return run_config(_assembled(words), words)
     except (ConfigError, HydraException, OmegaConfBaseException):
         pass  # `compose` knows how to say what is wrong
     try:

@@ -81,6 +81,12 @@ def test_a_sweep_that_would_run_something_else_or_nothing_is_refused(start, repo
         assert part in line
 
 
+def test_the_job_of_a_command_is_called_by_its_target_too(start):
+    done = start(FAKE, "model.target=/models/own", "method=sps")
+    assert done.returncode == 2
+    assert "model=own names none" in done.stderr
+
+
 def test_a_glob_that_matches_is_swept(start):
     done = start(FAKE, "-m", "measure=glob(*)", "method=ar,pld", "seed=0")
     assert done.returncode == 0, done.stderr
