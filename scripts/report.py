@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.analysis.report import ClosingTable, closing_table
-from specbench.results.files import write_atomically
+from specbench.config.script import exit_code
+from specbench.results.files import make_folder, write_atomically
 from specbench.results.opening import open_results
 from specbench.results.published import load_published
 from specbench.results.summary import load_runs
-from specbench.types import SpecbenchError
 
 PIPE_WIDTH = 220  # a table cut to 80 columns in a log file would be useless
 
@@ -36,7 +36,12 @@ def main(argv: list[str] | None = None) -> int:
     if options.html:
         if len(options.folders) > 1 or options.method or options.task:
             parser.error("--html takes one folder, whole")
-        return write_page(Path(options.folders[0]), options.published, options.html)
+        return exit_code(lambda: write_page(Path(options.folders[0]), options.published, options.html))
+    return exit_code(lambda: print_table(options))
+
+
+def print_table(options: argparse.Namespace) -> int:
+    """Print the table of the wanted runs; 1 when there are none."""
     frames = [frame for frame in map(load_runs, options.folders) if not frame.empty]
     runs = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     for name in ("method", "task"):
@@ -51,15 +56,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def write_page(folder: Path, published: Path, out: Path) -> int:
-    """Write the page of one folder; 2 on results or published numbers that cannot be read."""
+    """Write the page of one folder; SpecbenchError on results or published numbers that cannot be read."""
     from specbench.figures.page import page  # matplotlib takes a second, which the closing table need not wait for
 
-    try:
-        text = page(open_results(folder), load_published(published), f"specbench: {folder}")
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)  # first: the page takes a while
+    text = page(open_results(folder), load_published(published), f"specbench: {folder}")
     write_atomically(out, text.encode())
     print(f"{out}: {len(text) / 1e6:.1f} MB")
     return 0
