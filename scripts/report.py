@@ -1,6 +1,6 @@
 """Print the closing table again from stored runs, or write everything about them on one page.
 
-python scripts/report.py results/runs                   # or one run folder
+python scripts/report.py results/runs                   # or one run folder, or frozen rows: results/paper
 python scripts/report.py results/paper --html page.html # tables, figures, configuration, environment in one file
 """
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from specbench.analysis.report import ClosingTable, closing_table
 from specbench.config.script import exit_code
 from specbench.results.files import make_folder, write_atomically
-from specbench.results.opening import open_results
+from specbench.results.opening import is_frozen, open_results
 from specbench.results.published import load_published
 from specbench.results.summary import load_runs
 
@@ -25,7 +25,7 @@ PIPE_WIDTH = 220  # a table cut to 80 columns in a log file would be useless
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table of all runs below the given folders, 1 when there are none; or write the page."""
+    """Print the table of all runs in the given folders, 1 when there are none; or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", default=["results/runs"], help="folders of runs, or run folders")
     parser.add_argument("--method", help="only runs of this method")
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def print_table(options: argparse.Namespace) -> int:
     """Print the table of the wanted runs; 1 when there are none."""
-    frames = [frame for frame in map(load_runs, options.folders) if not frame.empty]
+    frames = [frame for frame in map(runs_in, options.folders) if not frame.empty]
     runs = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     for name in ("method", "task"):
         if getattr(options, name) and not runs.empty:
@@ -53,6 +53,11 @@ def print_table(options: argparse.Namespace) -> int:
         return 1
     show(closing_table(runs))
     return 0
+
+
+def runs_in(folder: str) -> pd.DataFrame:
+    """A row a run: of frozen rows, or of the runs in a folder, unfinished ones too."""
+    return open_results(folder).runs if is_frozen(Path(folder)) else load_runs(folder)
 
 
 def write_page(folder: Path, published: Path, out: Path) -> int:
