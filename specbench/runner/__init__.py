@@ -22,6 +22,7 @@ from specbench.runner.conversation import Conversation, Repetitions, warm_up
 from specbench.runner.estimate import WARM_UP_TOKENS, estimated_seconds
 from specbench.runner.missing import make_missing
 from specbench.runner.planning import describe, make_task, ordered_samples, subset
+from specbench.runner.reasons import first_reason
 from specbench.runner.replaying import draft_numbers
 from specbench.runner.session import Session, on_device
 from specbench.runner.stored import StoredBaseline, missing_baseline, stored_baseline
@@ -163,8 +164,9 @@ class _Run:
     # ---- the end
 
     def _finalize(self, session: Session, store: RunStore) -> tuple[dict[str, Any], str | None]:
-        summary = self._summary(session, store.frames())
-        error = _failure(summary, self.run_dir)
+        frames = store.frames()
+        summary = self._summary(session, frames)
+        error = _failure(summary, frames, self.run_dir)
         if summary["drafted_nothing"] and self.config.method.name != "ar":
             log.warning("method=%s drafted nothing in any step: nothing but AR was measured", self.config.method.name)
         status = FINISHED if error is None else FAILED
@@ -233,15 +235,16 @@ def _messages_in(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _failure(summary: dict[str, Any], run_dir: Path) -> str | None:
+def _failure(summary: dict[str, Any], frames: Frames, run_dir: Path) -> str | None:
     """Why a run that went to its end still failed, or None."""
     if summary["num_failed"]:
         return (
-            f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why. The same command "
-            f"does not try them again: remove {run_dir} first"
+            f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why"
+            f"{first_reason(frames.samples, 'error')}. The same command does not try them again: remove {run_dir} first"
         )
     if summary["num_skipped"] == summary["num_samples"]:
-        return f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"
+        told = f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"
+        return told + first_reason(frames.samples, "skipped")
     if summary["num_bugs"] and summary["mat"] is not None:  # an outside reference may differ; that is reported
         return (
             f"{summary['num_bugs']} answers differ from AR by more than rounding explains (measure.tie_gap): "
