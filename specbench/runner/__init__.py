@@ -19,9 +19,10 @@ from specbench.results.experiments import join_experiment
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
-from specbench.runner.estimate import WARM_UP_TOKENS, estimated_seconds
+from specbench.runner.dry_run import dry_run
+from specbench.runner.estimate import WARM_UP_TOKENS
 from specbench.runner.missing import make_missing
-from specbench.runner.planning import describe, make_task, ordered_samples, subset
+from specbench.runner.planning import make_task, ordered_samples, subset
 from specbench.runner.reasons import first_reason
 from specbench.runner.replaying import draft_numbers
 from specbench.runner.session import Session, on_device
@@ -40,10 +41,7 @@ def run(config: RunConfig) -> float | None:
     config = on_device(config)
     run_dir = run_folder(config)
     if config.dry_run:
-        samples = ordered_samples(config, make_task(config))
-        seconds = estimated_seconds(config, len(samples))
-        log.info(describe(samples, run_dir.name, seconds))
-        return seconds
+        return dry_run(config, run_dir)
     if config.measure.acceptance == "replay" and not is_finished(run_dir):
         _make_baseline(config)
     logger = build_logger(config)
