@@ -48,7 +48,7 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
             cfg = _with_values(copy.deepcopy(_hydra_composed(tuple(groups.values()))), values)
         except OmegaConfBaseException:
             cfg = hydra.compose("config", overrides=first, return_hydra_config=True)  # knows what to say of it
-        params = OmegaConf.to_container(cfg.hydra.sweeper.params, resolve=True) or {}
+        params = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=True)
         assert isinstance(params, dict)
         swept = parser.parse_overrides([*(f"{key!s}={value}" for key, value in params.items()), *words])
         return BasicSweeper.split_arguments(swept, None)[0]

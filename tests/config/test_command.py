@@ -81,6 +81,26 @@ def test_a_sweep_that_would_run_something_else_or_nothing_is_refused(start, repo
         assert part in line
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-m", "method=ar,pld", "method.max_ngram=3,4"], "method.max_ngram: no such key with method=ar. Legal: "),
+        (["-m", "method=pld,ar", "method.max_ngram=3"], "method.max_ngram: no such key with method=ar. Legal: "),
+        (["experiment=demo", "method.max_ngram=3"], "method.max_ngram: no such key with method=ar. Legal: "),
+        (
+            ["-m", "method=sps", "method/controller=confidence,fixed", "method.controller.threshold=0.2"],
+            "method.controller.threshold: no such key with method/controller=fixed. Legal: ",
+        ),
+    ],
+)
+def test_a_key_that_one_of_several_choices_lacks_names_the_choice(start, words, told):
+    done = start(FAKE, *words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"ERROR: {told}")
+    assert "did you mean" not in line
+
+
 def test_the_job_of_a_command_is_called_by_its_target_too(start):
     done = start(FAKE, "model.target=/models/own", "method=sps")
     assert done.returncode == 2
