@@ -1,7 +1,7 @@
 """Write every table of a results folder as Markdown and LaTeX (booktabs), published numbers beside ours.
 
 python scripts/make_tables.py                          # results/paper -> results/tables
-python scripts/make_tables.py --results results        # of runs that are not frozen
+python scripts/make_tables.py results                  # of runs that are not frozen
 """
 
 from __future__ import annotations

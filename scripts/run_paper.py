@@ -63,8 +63,7 @@ def chosen(only: str | None) -> list[str]:
 
 def draw(script: str, paper: Path) -> int:
     """Figures or tables from the frozen runs, in a process of their own; gives its exit code."""
-    where = ["--results", str(paper)] if script == "make_figures" else [str(paper)]
-    command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), *where]
+    command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), str(paper)]
     return subprocess.run(command, check=False).returncode
 
 

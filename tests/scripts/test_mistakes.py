@@ -10,8 +10,11 @@ from types import ModuleType
 import pytest
 
 from scripts import (
+    convert_mla,
     freeze_runs,
+    make_figures,
     make_tables,
+    mla_report,
     profile_hardware,
     report,
     run_paper,
@@ -76,6 +79,19 @@ def test_files_that_cannot_be_read_or_written_are_named(refused: Refused, tmp_pa
     answers.write_text("")
     line = refused(specbench_files, "score", str(answers), str(answers), "--tokenizer", str(tmp_path))
     assert f"--tokenizer {tmp_path}: no folder with a tokenizer" in line
+
+
+def test_a_folder_is_one_word_everywhere_and_must_be_there(refused: Refused) -> None:
+    for script in (make_tables, make_figures):
+        assert refused(script, "/nope").startswith("error: /nope: neither frozen results nor runs")
+    assert refused(make_figures, "--results", "/nope").startswith("error: /nope: neither")
+    assert "/dev/null: cannot make this folder" in refused(make_figures, PAPER, "--out", "/dev/null")
+    assert refused(mla_report, "/nope").startswith("error: /nope: no such folder")
+
+
+def test_words_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
+    line = refused(convert_mla, "model=tiny", "--out", "/nope", "method.converter=mine")
+    assert line.startswith("error: method.converter=mine: not a legal value")
 
 
 @pytest.mark.parametrize(
