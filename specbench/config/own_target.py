@@ -51,4 +51,4 @@ def _described(target: str) -> dict[str, str | None]:
 @functools.cache
 def _model_file(name: str) -> dict[str, Any] | None:
     path: Path = CONF_DIR / "model" / f"{name}.yaml"
-    return dict(OmegaConf.load(path)) if path.is_file() else None  # type: ignore[arg-type]
+    return dict(OmegaConf.load(path)) if path.is_file() else None
