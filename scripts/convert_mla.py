@@ -16,29 +16,29 @@ import sys
 from pathlib import Path
 
 from specbench.config import compose
+from specbench.config.script import exit_code
 from specbench.runner.converted import converted_draft
 from specbench.runner.session import on_device
-from specbench.types import SpecbenchError
+from specbench.types import ConfigError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="as for run.py: group=choice and key=value")
     parser.add_argument("--out", type=Path, help="folder of the converted model (must not be there yet)")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    try:
-        config = on_device(compose(["method=mla", "logger=none", *options.overrides]))
-        made = converted_draft(config, options.out)
-    except KeyboardInterrupt:
-        print("interrupted: finished layers are kept; the same command continues", file=sys.stderr)
-        return 130
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(
+        lambda: convert(options.overrides, options.out),
+        interrupted="finished layers are kept; the same command continues",
+    )
+
+
+def convert(overrides: list[str], out: Path | None) -> int:
+    """Convert what is not converted yet, and say how close it comes and where it is."""
+    made = converted_draft(on_device(compose(["method=mla", "logger=none", *overrides])), out)
     if not made.card:
-        print("error: method.converter=none: nothing to convert", file=sys.stderr)
-        return 2
+        raise ConfigError("method.converter=none: nothing to convert")
     layers = made.card["layers"]
     before, after = (sum(layer[key] for layer in layers) / len(layers) for key in ("error_before", "error_after"))
     print(f"mean relative error of {len(layers)} layers: {before:.3g} converted, {after:.3g} as stored")

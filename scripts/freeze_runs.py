@@ -13,8 +13,8 @@ import logging
 import sys
 
 from specbench.config import SIZES
+from specbench.config.script import exit_code
 from specbench.results.frozen import FOLDER, freeze
-from specbench.types import SpecbenchError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,11 +26,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="runs of every size, and those of no experiment too")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        run_ids = freeze(options.results, options.to, size=None if options.all else options.size)
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: frozen(options))
+
+
+def frozen(options: argparse.Namespace) -> int:
+    """Freeze what is finished and say how much that is."""
+    run_ids = freeze(options.results, options.to, size=None if options.all else options.size)
     if not run_ids:
         print(f"no finished runs of experiments to freeze in {options.results}", file=sys.stderr)
         return 1

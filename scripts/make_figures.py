@@ -1,6 +1,6 @@
 """Draw every figure that stored results have data for: python scripts/make_figures.py (from results/paper).
 
-    python scripts/make_figures.py --results results --out results/figures/mine --venue acl
+    python scripts/make_figures.py results --out results/figures/mine --venue acl
     python scripts/make_figures.py --only speedup_by_task skip_heatmap
 
 Each figure is a PDF, a PNG, a CSV of what is drawn, and a JSON of where it comes from. What cannot be drawn is listed
@@ -14,19 +14,19 @@ import logging
 import sys
 from pathlib import Path
 
+from specbench.config.script import exit_code
 from specbench.figures.catalogue import FIGURES, Outcome, draw_all
 from specbench.figures.style import DEFAULT_VENUE, VENUES, venue
+from specbench.results.files import make_folder
 from specbench.results.frozen import FOLDER
 from specbench.results.opening import open_results
-from specbench.types import SpecbenchError
 
 
 def main(argv: list[str] | None = None) -> int:
     """Draw, list what was not drawn, and give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--results", type=Path, default=FOLDER, help="frozen, or a folder of runs; default: %(default)s"
-    )
+    parser.add_argument("folder", nargs="?", type=Path, help=f"frozen, or a folder of runs; default: {FOLDER}")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="the same as FOLDER")
     parser.add_argument("--out", type=Path, default=Path("results/figures"), help="default: %(default)s")
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=(), metavar="NAME", help=", ".join(FIGURES))
     parser.add_argument("--venue", choices=VENUES, default=DEFAULT_VENUE, help="sizes; default: %(default)s")
@@ -34,11 +34,13 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of every font
-    try:
-        frozen = open_results(options.results)
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: draw(options))
+
+
+def draw(options: argparse.Namespace) -> int:
+    """Draw what the results have data for."""
+    frozen = open_results(options.folder or options.results)
+    make_folder(options.out)
     with venue(options.venue):
         outcomes = [_told(outcome) for outcome in draw_all(frozen, options.out, options.only, venue=options.venue)]
     return _closed(outcomes, options.out, strict=options.strict)

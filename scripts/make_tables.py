@@ -1,7 +1,7 @@
 """Write every table of a results folder as Markdown and LaTeX (booktabs), published numbers beside ours.
 
 python scripts/make_tables.py                          # results/paper -> results/tables
-python scripts/make_tables.py --results results        # of runs that are not frozen
+python scripts/make_tables.py results                  # of runs that are not frozen
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 
 from specbench.analysis.all_tables import all_tables
 from specbench.analysis.table_text import latex, markdown
+from specbench.config.script import exit_code
+from specbench.results.files import make_folder, write_atomically
 from specbench.results.frozen import FOLDER
 from specbench.results.opening import open_results
 from specbench.results.published import load_published
-from specbench.types import SpecbenchError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,20 +25,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--published", type=Path, default=Path("results/published"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("results/tables"), help="default: %(default)s")
     options = parser.parse_args(argv)
-    try:
-        return write(options.results, options.published, options.out)
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: write(options.results, options.published, options.out))
 
 
 def write(results: Path, published: Path, out: Path) -> int:
     """Write the tables and say which could not be made; 1 when there is none."""
     made = all_tables(open_results(results), load_published(published))
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for table in made.tables:
-        (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
-        (out / f"{table.name}.tex").write_text(latex(table), encoding="utf-8")
+        write_atomically(out / f"{table.name}.md", markdown(table).encode())
+        write_atomically(out / f"{table.name}.tex", latex(table).encode())
         print(f"{out / table.name}.md, .tex: {len(table.rows)} rows")
     for reason in made.missing:
         print(f"not made: {reason}", file=sys.stderr)

@@ -11,29 +11,29 @@ import argparse
 import logging
 import sys
 
-from specbench.config import compose
+from specbench.config import KnapspecConfig, compose
+from specbench.config.script import exit_code
 from specbench.hardware.latency import ProfilePlan, describe
 from specbench.runner.session import Session, on_device
-from specbench.types import SpecbenchError
+from specbench.types import ConfigError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="as for run.py")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        measure(parser.parse_args().overrides)
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    overrides = parser.parse_args().overrides
+    return exit_code(lambda: measure(overrides), interrupted="nothing was stored")
 
 
 def measure(overrides: list[str]) -> None:
     """Measure again, whatever the cache holds, and say what came out."""
     config = on_device(compose(["method=knapspec", *overrides]))
-    session, method = Session(config), config.method
-    plan = ProfilePlan(tuple(method.profile_lengths), method.profile_warmup, method.profile_iters)  # type: ignore[attr-defined]
+    method = config.method
+    if not isinstance(method, KnapspecConfig):
+        raise ConfigError(f"method={method.name}: has no method.profile_lengths. Legal: knapspec, knapspec_official")
+    plan = ProfilePlan(tuple(method.profile_lengths), method.profile_warmup, method.profile_iters)
+    session = Session(config)
     model = session.latency(plan, again=True)
     print(describe(model, plan.lengths, session.model.spec.num_layers))
 

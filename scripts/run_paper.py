@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from specbench.config import SIZES, experiments
+from specbench.config.script import exit_code
 from specbench.results.frozen import FOLDER, load_frozen
 from specbench.runner.paper import carry_out, overview, plans
 from specbench.types import SpecbenchError
@@ -25,7 +26,7 @@ NOT_OF_A_PAPER = ("demo",)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: everything is there; 1: some jobs failed or a picture could not be made; 2: a user's mistake."""
+    """0: everything is there; 1: some jobs failed or a picture could not be made; 2: a user's mistake; 130: Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="further words of run.py, for every job")
     parser.add_argument("--only", help="experiments, separated by commas (default: all)")
@@ -34,11 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="list what is missing, run and draw nothing")
     options = parser.parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        return run_paper(options)
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run_paper(options))
 
 
 def run_paper(options: argparse.Namespace) -> int:
@@ -66,8 +63,7 @@ def chosen(only: str | None) -> list[str]:
 
 def draw(script: str, paper: Path) -> int:
     """Figures or tables from the frozen runs, in a process of their own; gives its exit code."""
-    where = ["--results", str(paper)] if script == "make_figures" else [str(paper)]
-    command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), *where]
+    command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), str(paper)]
     return subprocess.run(command, check=False).returncode
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config import RunConfig, compose
+from specbench.config.script import exit_code
 from specbench.config.words import portable
 from specbench.methods.skip_search import SHIPPED
 from specbench.methods.skip_sets import store_set
-from specbench.runner.layer_search import check, search
+from specbench.runner.layer_search import check, check_searches, search
 from specbench.runner.planning import make_task, ordered_samples
 from specbench.runner.session import Session, on_device
-from specbench.types import SpecbenchError
 
 
 def main() -> int:
@@ -31,19 +31,17 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="as for run.py; num_samples are searched on")
     parser.add_argument("--check", type=int, default=2, help="further samples that the found set is measured on")
     parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of the stored set (default: %(default)s)")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        print(find(options.overrides, options.check, options.out))
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(
+        lambda: print(find(options.overrides, options.check, options.out)), interrupted="no set was stored"
+    )
 
 
 def find(overrides: Sequence[str], num_check: int, out: Path) -> Path:
     """Search, measure, store; gives the file."""
     config = on_device(compose(["method=swift", "logger=none", *overrides]))
+    check_searches(config.method)
     config = dataclasses.replace(config, num_samples=(config.num_samples or 8) + num_check)
     samples = ordered_samples(config, make_task(config, "train"))
     searched, checked = samples[: len(samples) - num_check], samples[len(samples) - num_check :]

@@ -8,13 +8,15 @@ python scripts/specbench_files.py score METHOD BASELINE --tokenizer DIR [--unbia
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
+from specbench.config.script import exit_code
 from specbench.results import specbench_files as files
 from specbench.results.schema import ARMS, METHOD
 from specbench.results.specbench_export import conversations
 from specbench.results.store import read_tables
 from specbench.results.summary import load_runs
-from specbench.types import SpecbenchError
+from specbench.types import ConfigError
 
 
 def export(args: argparse.Namespace) -> None:
@@ -38,9 +40,9 @@ def show(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
+    for path in (args.method, args.baseline):
+        files.read_answers(path)  # what is wrong with a file is told before a tokenizer is loaded
+    tokenizer = load_tokenizer(args.tokenizer)
     for task in (*files.SUBSETS, files.OVERALL):
         figures = files.score(
             args.method,
@@ -51,6 +53,17 @@ def score(args: argparse.Namespace) -> None:
         )
         cells = [f"{name} {'-' if value is None else f'{value:.4g}'}" for name, value in figures.items()]
         print(f"{task:<15} {'  '.join(cells)}")
+
+
+def load_tokenizer(name: str) -> Any:
+    """The library's tokenizer of a folder or Hub id; ConfigError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # what is no tokenizer shows itself as many kinds of error
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"--tokenizer {name}: no folder with a tokenizer and no Hub id ({reason})") from error
 
 
 def parse() -> argparse.Namespace:
@@ -70,9 +83,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """0: done; 2: a user's mistake or a file that cannot be read or written."""
     arguments = parse()
-    try:
-        arguments.run(arguments)
-    except SpecbenchError as error:
-        sys.exit(f"error: {error}")
+    return exit_code(lambda: arguments.run(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

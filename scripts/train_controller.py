@@ -19,10 +19,10 @@ from typing import Any
 
 from specbench.config import compose
 from specbench.config.controllers import STATES
+from specbench.config.script import exit_code
 from specbench.config.words import portable
 from specbench.runner.controller_training import KINDS, held_out_rollouts, train
 from specbench.runner.session import Session, on_device
-from specbench.types import SpecbenchError
 
 
 def main() -> int:
@@ -38,12 +38,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder of the stored part")
     options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        print(fit(options, sys.argv[1:]))
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: print(fit(options, sys.argv[1:])), interrupted="nothing is stored but what --steps named")
 
 
 def fit(options: argparse.Namespace, words: Sequence[str]) -> Path:

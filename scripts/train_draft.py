@@ -13,9 +13,9 @@ import logging
 import sys
 
 from specbench.config import compose_train_draft
+from specbench.config.script import exit_code
 from specbench.config.words import portable
 from specbench.training.draft import DraftTraining
-from specbench.types import SpecbenchError
 
 
 def main() -> int:
@@ -24,15 +24,12 @@ def main() -> int:
     overrides = parser.parse_args().overrides
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     command = portable(["python", "scripts/train_draft.py", *overrides])
-    try:
-        training = DraftTraining(compose_train_draft(overrides), command)
-        folder = training.run()
-    except KeyboardInterrupt:
-        print("interrupted: everything made so far is kept; the same command continues", file=sys.stderr)
-        return 130
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: trained(overrides, command))
+
+
+def trained(overrides: list[str], command: str) -> int:
+    """Do what is left of the training and say where the draft is."""
+    folder = DraftTraining(compose_train_draft(overrides), command).run()
     if (folder / "draft.safetensors").is_file():
         print(f"draft ready: model.draft={folder}")
     return 0

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.config import compose
+from specbench.config.script import exit_code
 from specbench.config.words import portable
 from specbench.runner.controller_training import held_out_rollouts
 from specbench.runner.pacer_training import pacer_of, train_pacer
 from specbench.runner.session import Session, on_device
 from specbench.training.gate import GATE_OPTIONS
-from specbench.types import SpecbenchError
 
 
 def main() -> int:
@@ -38,12 +38,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder of the stored gate")
     options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        print(fit(options, sys.argv[1:]))
-    except SpecbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: print(fit(options, sys.argv[1:])), interrupted="nothing is stored but what --steps named")
 
 
 def fit(options: argparse.Namespace, words: Sequence[str]) -> Path:

@@ -40,6 +40,24 @@ print("accepted", sum(step.num_accepted for step in steps))
 """
 
 
+COMPOSE = """
+import sys
+from specbench.config import RunConfig, compose_each, sweep_jobs
+
+for command in sys.argv[1:]:
+    found = compose_each(sweep_jobs([word for word in command.split() if word != "-m"]))
+    assert all(isinstance(config, RunConfig) for config in found), found
+    print(len(found))
+"""
+
+
+@pytest.fixture
+def tries(repo_root: Path) -> list[str]:
+    """The words of the commands below `Try it`."""
+    page = (repo_root / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
+    return re.findall(r"^python run\.py (.*)$", page.partition("## Try it")[2], re.MULTILINE)
+
+
 @pytest.fixture
 def followed(repo_root: Path, tmp_path: Path) -> Path:
     """A copy of the package and its configuration in which the page was followed."""
@@ -67,6 +85,22 @@ def test_the_example_decodes_like_ar(followed: Path) -> None:
     done = run(followed, "-c", DECODE)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 0
+
+
+def test_the_commands_to_try_compose(followed: Path, tries: list[str]) -> None:
+    done = run(followed, "-c", COMPOSE, *tries)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "4", "2"]
+
+
+@pytest.mark.slow
+def test_the_commands_to_try_work(followed: Path, tries: list[str]) -> None:
+    where = [f"paths.{name}_dir={followed / name}" for name in ("results", "cache")]
+    machine = ["hardware.device=cpu", "hardware.num_threads=1", "measure.warmup=0", "measure.exclusive=false"]
+    for command in tries:
+        small = [*machine, *where, "num_samples=1", "sampling.max_new_tokens=8"]
+        done = run(followed, "run.py", *command.split(), *small)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 def test_its_keys_are_checked_like_any_other(followed: Path) -> None:

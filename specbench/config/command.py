@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config import jobs
-from specbench.config.errors import one_line
+from specbench.config.errors import key_of, one_line
 from specbench.config.help import help_text
+from specbench.config.sweeps import compose_each, sweep_jobs
+from specbench.config.swept import check_swept
 from specbench.config.words import spelled
-from specbench.types import SpecbenchError
+from specbench.types import ConfigError, SpecbenchError
 
 INTERRUPTED = 130
 USER_ERROR = 2
+_SWEEPS = ("-m", "--multirun")
 
 
 def command(main: Callable[[], object]) -> int:
@@ -34,6 +37,7 @@ def command(main: Callable[[], object]) -> int:
     logging.raiseExceptions = False  # a log file on a full disk must not drown what is told about it
     code = 0
     try:
+        check_swept(sys.argv[1:])
         main()
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -42,7 +46,7 @@ def command(main: Callable[[], object]) -> int:
         if full_error:
             raise
         code = USER_ERROR
-        _tell(f"ERROR: {one_line(error, sys.argv[1:])}")
+        _tell(f"ERROR: {_explained(error, sys.argv[1:])}")
     except OSError as error:  # Hydra's and our own small files beside the runs
         if full_error:
             raise
@@ -52,6 +56,19 @@ def command(main: Callable[[], object]) -> int:
     if table:
         sys.stdout.write(f"\n{table}\n")
     return code or jobs_code
+
+
+def _explained(error: BaseException, words: Sequence[str]) -> str:
+    """The line for an error; of a sweep in which some choices have a key and others lack it, for a job that does."""
+    if key_of(error) is not None and any(word in _SWEEPS or word.startswith("experiment=") for word in words):
+        try:
+            for job in sweep_jobs([word for word in words if "=" in word and not word.startswith("-")]):
+                (found,) = compose_each([job])
+                if isinstance(found, ConfigError):
+                    return str(found)
+        except ConfigError as first:
+            return str(first)
+    return one_line(error, words)
 
 
 def _tell(text: str) -> None:

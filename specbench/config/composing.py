@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config.checks import suggestion
 from specbench.config.errors import CONF_DIR, one_line
+from specbench.config.own_target import with_own_target
 from specbench.config.root import RunConfig
 from specbench.config.training import TrainDraftConfig
 from specbench.config.words import spelled
@@ -30,13 +31,14 @@ EMBEDDED_TOKENS = 64  # of an answer on an embedded set, if no length is given: 
 
 def compose(overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration that `python run.py <overrides>` would run; raises ConfigError for anything not legal."""
-    return _composed("config", spelled(overrides), run_config)
+    words = spelled(overrides)
+    return _composed("config", words, lambda cfg: run_config(cfg, words))
 
 
 def compose_train_draft(overrides: Sequence[str] = ()) -> TrainDraftConfig:
     """The configuration of `python scripts/train_draft.py <overrides>`; raises ConfigError for anything not legal."""
     words = spelled(overrides)
-    return _composed("train_draft", words, lambda cfg: _with_absolute_paths(_checked(cfg, TrainDraftConfig)))
+    return _composed("train_draft", words, lambda cfg: _with_absolute_paths(_checked(cfg, TrainDraftConfig, words)))
 
 
 def _composed(name: str, overrides: Sequence[str], convert: Callable[[DictConfig], T]) -> T:
@@ -58,15 +60,15 @@ def initialized(name: str, overrides: Sequence[str]) -> Iterator[None]:
         GlobalHydra.instance().hydra = backup
 
 
-def run_config(cfg: DictConfig) -> RunConfig:
-    """Plain, checked, fully resolved objects from what Hydra composed; raises ConfigError."""
-    return _resolved(_checked(cfg, RunConfig))
+def run_config(cfg: DictConfig, words: Sequence[str]) -> RunConfig:
+    """Plain, checked, fully resolved objects from what Hydra composed of these words; raises ConfigError."""
+    return _resolved(_checked(cfg, RunConfig, words))
 
 
-def _checked(cfg: DictConfig, kind: type[C]) -> C:
+def _checked(cfg: DictConfig, kind: type[C], words: Sequence[str]) -> C:
     """A config of dataclasses, whose checks have run."""
     try:
-        config = OmegaConf.to_object(cfg)
+        config = OmegaConf.to_object(with_own_target(cfg, words))
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     if not isinstance(config, kind):

@@ -56,7 +56,7 @@ def one_line(error: BaseException, overrides: Sequence[str] = (), config_name: s
             return f"{link.full_key}: {_first_line(link)}"
     if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
         return f"{_quoted(str(error))} asks for a sweep: add -m (--multirun), or give one value"
-    key = _unknown_key(error)
+    key = key_of(error)
     if key is not None:
         return unknown_key(key, overrides, config_name)
     return "; ".join(dict.fromkeys(_first_line(link) for link in chain))
@@ -74,7 +74,18 @@ def unknown_key(key: str, overrides: Sequence[str] = (), config_name: str = "con
         return f"{key}: no such key. {suggestion(key, [*GROUPS, *flatten(reference), *legal])}Legal: {', '.join(legal)}"
     # Compared below the parent, so that a shared beginning does not make two keys alike.
     close = suggestion(key.removeprefix(f"{parent}."), names).replace(" '", f" '{parent}.")
-    return f"{key}: no such key. {close}Legal: {', '.join(f'{parent}.{name}' for name in names)}"
+    return (
+        f"{key}: no such key{_chosen(key, overrides)}. {close}Legal: {', '.join(f'{parent}.{name}' for name in names)}"
+    )
+
+
+def _chosen(key: str, overrides: Sequence[str]) -> str:
+    """` with method=ar` where these words choose one file for the group that the key belongs to."""
+    for group in sorted(GROUPS, key=len, reverse=True):
+        words = [word for word in overrides if word.partition("=")[0] == group]
+        if words and key.startswith(f"{group.replace('/', '.')}."):
+            return "" if re.search("[,(]", words[-1]) else f" with {words[-1]}"
+    return ""
 
 
 def _deepest(key: str, reference: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -97,7 +108,8 @@ def _missing_choice(error: MissingConfigException) -> str:
     return f"{group}={name}: no such choice{extra}. {hint}Legal: {', '.join(error.options)}"
 
 
-def _unknown_key(error: BaseException) -> str | None:
+def key_of(error: BaseException) -> str | None:
+    """The key or group that is not there, where that is what Hydra says."""
     found = _KEY.search(str(error)) or re.search(r"config group '([^']+)' does not", str(error))
     return found.group(1) if found else None
 

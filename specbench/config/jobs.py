@@ -96,7 +96,7 @@ def run_job(cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> fl
 
 def _measure(record: JobRecord, cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> None:
     try:
-        value = measure(run_config(cfg))
+        value = measure(run_config(cfg, record.overrides))
         record.objective = None if value is None or not math.isfinite(value) else float(value)
         record.status = "done"
     except SampleError as error:  # everything else was measured and kept

@@ -19,6 +19,7 @@ from specbench.config.composing import compose, initialized, run_config
 from specbench.config.errors import GROUPS
 from specbench.config.help import choices
 from specbench.config.root import RunConfig
+from specbench.config.swept import check_swept
 from specbench.config.words import spelled
 from specbench.types import ConfigError
 
@@ -37,6 +38,7 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
     Raises ConfigError for words that are not legal; whether a job's own words are legal is for `compose` to say.
     """
     words = spelled(words)
+    check_swept(words)
     with initialized("config", words):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         first = BasicSweeper.split_arguments(parser.parse_overrides(words), None)[0][0]
@@ -46,7 +48,7 @@ def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
             cfg = _with_values(copy.deepcopy(_hydra_composed(tuple(groups.values()))), values)
         except OmegaConfBaseException:
             cfg = hydra.compose("config", overrides=first, return_hydra_config=True)  # knows what to say of it
-        params = OmegaConf.to_container(cfg.hydra.sweeper.params, resolve=True) or {}
+        params = OmegaConf.to_container(cfg.hydra.sweeper.params or OmegaConf.create(), resolve=True)
         assert isinstance(params, dict)
         swept = parser.parse_overrides([*(f"{key!s}={value}" for key, value in params.items()), *words])
         return BasicSweeper.split_arguments(swept, None)[0]
@@ -62,7 +64,7 @@ def compose_each(jobs: Sequence[Sequence[str]]) -> list[RunConfig | ConfigError]
 
 def _config(words: Sequence[str]) -> RunConfig | ConfigError:
     try:
-        return run_config(_assembled(words))
+        return run_config(_assembled(words), words)
     except (ConfigError, HydraException, OmegaConfBaseException):
         pass  # `compose` knows how to say what is wrong
     try:

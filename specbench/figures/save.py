@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.figures.style import settings
-from specbench.results.files import write_json
+from specbench.results.files import make_folder, write_json
 
 _PACKAGES = ("specbench", "matplotlib", "pandas", "numpy")
 _RUN_KEYS = ("commit", "dirty", "load", "model", "method", "task", "dtype", "cpu", "gpu", "threads", "num_measured")
@@ -32,7 +32,7 @@ def save(drawn: Drawn, folder: Path, runs: pd.DataFrame, origin: Mapping[str, An
 
     `runs`: the rows of `Frozen.runs`, of which the JSON names those that are drawn; `origin`: what else it says.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     paths = {kind: folder / f"{drawn.name}.{kind}" for kind in ("pdf", "png", "csv", "json")}
     with mpl.rc_context(settings()):
         drawn.figure.savefig(paths["pdf"], metadata={"CreationDate": None})

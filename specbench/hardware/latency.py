@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 
 from specbench.hardware.json_file import digest, read_if_usable
 from specbench.hardware.monitor import load_now
-from specbench.results.files import write_json
+from specbench.results.files import make_folder, write_json
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ def store_latency(
 ) -> Path:
     """Write `model` and the seconds it was fitted to under the hash of `key`, and return the file."""
     path = _file(folder, key)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     seconds = [
         {"kind": list(kind) if isinstance(kind, tuple) else kind, "seconds": s} for kind, s in (times or {}).items()
     ]

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from specbench.hardware.json_file import digest, read_if_usable
-from specbench.results.files import write_json
+from specbench.results.files import make_folder, write_json
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def load_curve(folder: Path, key: Mapping[str, Any]) -> VerifyCurve | None:
 def store_curve(folder: Path, key: Mapping[str, Any], curve: VerifyCurve) -> Path:
     """Write `curve` under the hash of `key` and return the file."""
     path = _file(folder, key)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(path, {"key": dict(key), "seconds": dict(curve.seconds), "noisy": curve.noisy})
     return path
 

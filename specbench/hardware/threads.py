@@ -14,7 +14,7 @@ import torch
 
 from specbench.hardware.environment import cpu_model
 from specbench.hardware.json_file import digest, read_if_usable
-from specbench.results.files import write_json
+from specbench.results.files import make_folder, write_json
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def choose_num_threads(measure: Callable[[int], float], *, path: Path) -> int:
     """
     cores = physical_cores()
     machine = {"cpu": cpu_model(), "cores": cores}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with filelock.FileLock(path.with_name(path.name + ".lock")):
         known = read_if_usable(path)
         key = digest(machine)

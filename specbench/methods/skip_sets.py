@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.methods.layer_skip import checked_set
-from specbench.results.files import read_json, write_json
+from specbench.results.files import make_folder, read_json, write_json
 from specbench.types import ConfigError
 
 
@@ -31,6 +31,6 @@ def given_set(value: str | Iterable[int], *, num_sublayers: int, model: str | No
 
 def store_set(path: Path, skip: Iterable[int], *, model: str, card: Mapping[str, Any]) -> Path:
     """Write a set with the revision of the model it was found for; `card` says how it was found."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_json(path, {"model": model, "sublayers": sorted(skip), **card})
     return path

@@ -19,7 +19,7 @@ from torch import Tensor
 from specbench.hardware.json_file import digest
 from specbench.models.decoder import Decoder
 from specbench.models.prepare import file_sha256
-from specbench.results.files import read_json, write_atomically, write_json
+from specbench.results.files import make_folder, read_json, write_atomically, write_json
 from specbench.types import ConfigError, DataError, ModelError
 
 _COMMANDS = {"pacer": "python scripts/train_pacer.py"}  # of the kinds that have a command of their own
@@ -42,7 +42,7 @@ class Artefact:
 
     def save(self, path: Path) -> Path:
         """Write `path` (.json) and, where there are tensors, the .safetensors beside it; gives the path."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         weights = path.with_suffix(".safetensors")
         digest = None
         if self.tensors:

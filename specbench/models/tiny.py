@@ -21,6 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from specbench.models.spec import ModelSpec
+from specbench.results.files import make_folder
 
 VARIANTS = ("plain", "zero", "eos")
 _VERSION = 3  # raise when the weights or files below change: the folder name carries it
@@ -50,7 +51,7 @@ _LATE_SCALE = 0.1
 def prepare_tiny(cache_dir: Path, variant: str = "plain") -> tuple[Path, Path]:
     """Folders of the target and the draft, made on first use and whole or absent."""
     root = cache_dir / "models" / f"tiny-{variant}-v{_VERSION}"
-    cache_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(cache_dir)
     with FileLock(str(cache_dir / ".tiny.lock")):
         if not root.is_dir():
             root.parent.mkdir(parents=True, exist_ok=True)

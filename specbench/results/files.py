@@ -30,6 +30,17 @@ def disk_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder with its parents where it is not there yet; SpecbenchError says why it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecbenchError(
+            f"{path}: cannot make this folder ({error.strerror or error}); "
+            "name another one (paths.cache_dir, paths.results_dir, --out, --to)"
+        ) from error
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` so that a kill leaves the old file or the new one, never half of it."""
     _replace(path, lambda temporary: temporary.write_bytes(content))

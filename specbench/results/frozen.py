@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specbench.results.cells import load_cells, load_reconstruction
-from specbench.results.files import read_parquet, write_atomically
+from specbench.results.files import make_folder, read_parquet, write_atomically
 from specbench.results.profiles import PROFILE_SCHEMA, profile_rows
 from specbench.results.provenance import provenance
 from specbench.results.schema import DERIVED, METHOD, TABLES, to_frame
@@ -140,7 +140,7 @@ def join_frozen(folder: str | Path, experiment: str, jobs: Iterable[str]) -> Non
 
 def _freeze_group(run_dirs: Sequence[Path], folder: Path) -> None:
     """Bring one experiment's files up to date with these runs."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     known = _frozen_rows(folder)
     rows = {row["run_id"]: row for row in known}
     for run_dir in run_dirs:

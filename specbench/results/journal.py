@@ -72,6 +72,11 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
+def recorded_ids(path: Path) -> set[str]:
+    """Ids of the conversations in a journal that may be another process's; none where there is no file."""
+    return _recover(path)[1]
+
+
 def _write_all(descriptor: int, content: bytes, offset: int) -> None:
     while content:
         written = os.pwrite(descriptor, content, offset)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.results.files import write_atomically
+from specbench.results.files import make_folder, write_atomically
 from specbench.types import ConfigError, DataError
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -80,7 +80,7 @@ def _export(
     _check_ids(path, ordered)
     for conversation in answered:
         _check(path, conversation)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     _write_lines(path, [to_row(c) for c in answered] + [row for row in last_rows if row])
     failed = [{"question_id": c.question_id, "category": c.category, "error": c.error} for c in ordered if c.error]
     if failed:

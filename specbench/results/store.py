@@ -25,6 +25,7 @@ from specbench.results.schema import KEY, LATER, TABLES, Row, to_frame, to_table
 from specbench.types import DataError, SpecbenchError
 
 FINISHED, FAILED, INTERRUPTED, CORRUPT = "finished", "failed", "interrupted", "corrupt"
+JOURNAL = "journal.jsonl"
 STATUSES = (FINISHED, FAILED, INTERRUPTED)  # what a run may end with; `corrupt` is only ever read
 
 
@@ -60,7 +61,7 @@ class RunStore:
             raise
 
     def _open_journal(self) -> Journal | None:
-        path = self.run_dir / "journal.jsonl"
+        path = self.run_dir / JOURNAL
         if is_finished(self.run_dir):
             path.unlink(missing_ok=True)  # a kill fell between status.json and the removal
             return None

@@ -19,9 +19,11 @@ from specbench.results.experiments import join_experiment
 from specbench.results.files import read_json
 from specbench.results.store import FAILED, FINISHED, Frames, RunStore, is_finished
 from specbench.runner.conversation import Conversation, Repetitions, warm_up
-from specbench.runner.estimate import WARM_UP_TOKENS, estimated_seconds
+from specbench.runner.dry_run import dry_run
+from specbench.runner.estimate import WARM_UP_TOKENS
 from specbench.runner.missing import make_missing
-from specbench.runner.planning import describe, make_task, ordered_samples, subset
+from specbench.runner.planning import make_task, ordered_samples, subset
+from specbench.runner.reasons import first_reason
 from specbench.runner.replaying import draft_numbers
 from specbench.runner.resuming import continued
 from specbench.runner.session import Session, on_device
@@ -40,10 +42,7 @@ def run(config: RunConfig) -> float | None:
     config = on_device(config)
     run_dir = run_folder(config)
     if config.dry_run:
-        samples = ordered_samples(config, make_task(config))
-        seconds = estimated_seconds(config, len(samples))
-        log.info(describe(samples, run_dir.name, seconds))
-        return seconds
+        return dry_run(config, run_dir)
     if config.measure.acceptance == "replay" and not is_finished(run_dir):
         _make_baseline(config)
     logger = build_logger(config)
@@ -168,8 +167,9 @@ class _Run:
     # ---- the end
 
     def _finalize(self, session: Session, store: RunStore) -> tuple[dict[str, Any], str | None]:
-        summary = self._summary(session, store.frames())
-        error = _failure(summary, self.run_dir)
+        frames = store.frames()
+        summary = self._summary(session, frames)
+        error = _failure(summary, frames)
         if summary["drafted_nothing"] and self.config.method.name != "ar":
             log.warning("method=%s drafted nothing in any step: nothing but AR was measured", self.config.method.name)
         status = FINISHED if error is None else FAILED
@@ -238,15 +238,16 @@ def _messages_in(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _failure(summary: dict[str, Any], run_dir: Path) -> str | None:
+def _failure(summary: dict[str, Any], frames: Frames) -> str | None:
     """Why a run that went to its end still failed, or None."""
     if summary["num_failed"]:
         return (
-            f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why. The same command "
-            "tries them again with measure.retry_failed=true"
+            f"{summary['num_failed']} of {summary['num_samples']} samples failed; their rows say why"
+            f"{first_reason(frames.samples, 'error')}. The same command tries them again with measure.retry_failed=true"
         )
     if summary["num_skipped"] == summary["num_samples"]:
-        return f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"
+        told = f"all {summary['num_samples']} samples were skipped, so nothing was measured; their rows say why"
+        return told + first_reason(frames.samples, "skipped")
     if summary["num_bugs"] and summary["mat"] is not None:  # an outside reference may differ; that is reported
         return (
             f"{summary['num_bugs']} answers differ from AR by more than rounding explains (measure.tie_gap): "

@@ -23,6 +23,7 @@ from specbench.models.checkpoint import LoadedModel, load_model
 from specbench.models.draft import draft_source, find_draft, load_draft
 from specbench.models.latent_model import CONFIG, check_base
 from specbench.models.source import Source, resolve
+from specbench.results.files import make_folder
 from specbench.types import ConfigError, ModelError
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def converted_draft(config: RunConfig, out: Path | None = None) -> Converted:
         return _checked(Path(method.folder).expanduser(), base)
     check_disjoint(method.calibration, config.task.name)
     folder = out or _cache(config) / _name(config, base, method)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not (folder / CONFIG).is_file():
             _make(config, base, method, folder)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.analysis.skipping import STANDING
+from specbench.config import MethodConfig
 from specbench.hardware.latency import ProfilePlan
 from specbench.methods.draft_plan import CostModel, first_best, tokens_per_time
 from specbench.methods.layer_skip import LayerSkipDrafter, counts
@@ -49,6 +50,18 @@ class Found:
         }
 
 
+def check_searches(method: MethodConfig) -> None:
+    """Raise ConfigError for a method that searches for no sublayers, before anything is loaded."""
+    if not hasattr(method, "skip_set"):
+        raise _no_search(method)
+    if method.skip_set is not None:
+        raise ConfigError(f"method.skip_set={method.skip_set}: a set that is given is not searched for; leave it out")
+
+
+def _no_search(method: MethodConfig) -> ConfigError:
+    return ConfigError(f"method={method.name}: does not search for sublayers here; use swift, confl or knapspec")
+
+
 def search(session: Session, samples: Sequence[Sample]) -> Found:
     """Decode the first turns of `samples`, at most MAX_PASSES times, until the method's search ends.
 
@@ -57,8 +70,7 @@ def search(session: Session, samples: Sequence[Sample]) -> Found:
     """
     drafter = getattr(session.method, "drafter", None)
     if not isinstance(drafter, LayerSkipDrafter) or not drafter.searches:
-        name = session.config.method.name
-        raise ConfigError(f"method={name}: does not search for sublayers to skip here; use swift, confl or knapspec")
+        raise _no_search(session.config.method)
     seen: list[Mapping[str, Any]] = []
     prompts = 0
     for sample in list(samples) * MAX_PASSES:

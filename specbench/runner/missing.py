@@ -15,6 +15,7 @@ from specbench.config import RunConfig
 from specbench.hardware.lock import exclusive
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact, Key, key_digest
+from specbench.results.files import make_folder
 from specbench.runner.controller_training import mixed_prompts, rollouts, train
 from specbench.runner.pacer_training import train_pacer
 from specbench.runner.planning import duration
@@ -33,7 +34,7 @@ def make_missing(session: Session, kind: str, key: Key) -> Path:
     The device is held meanwhile: costs are measured. What was collected is kept for the other kinds.
     """
     folder = session.made_folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"{kind}-{key_digest(key)}.json"
     with FileLock(path.with_suffix(".lock")), exclusive(session.config.hardware.device):
         if not path.is_file():

@@ -46,11 +46,12 @@ def subset(config: RunConfig, sample: Sample) -> str:
     return spec_bench.subset(sample.category) if config.task.name == "spec_bench" else config.task.name
 
 
-def describe(samples: Sequence[Sample], name: str, seconds: float | None) -> str:
-    """One line of a dry run: what would be decoded and about how many seconds it takes."""
+def describe(samples: Sequence[Sample], name: str, seconds: float | None, *, done: int = 0) -> str:
+    """One line of a dry run: what would be decoded beside what is `done`, and about how many seconds it takes."""
     estimate = "no earlier run to estimate the time from" if seconds is None else f"about {duration(seconds)}"
     turns = sum(len(sample.turns) for sample in samples)
-    return f"{name}: {len(samples)} samples, {turns} turns, {estimate}"
+    count = f"{len(samples)} of {len(samples) + done} samples left" if done else f"{len(samples)} samples"
+    return f"{name}: {count}, {turns} turns, {estimate}"
 
 
 def duration(seconds: float) -> str:

@@ -111,6 +111,13 @@ def test_the_command_takes_one_run_or_a_choice_of_them(tmp_path, report_main, ca
         assert "r1: " not in out
 
 
+def test_the_command_reads_frozen_rows(report_main, capsys, repo_root):
+    assert report_main([str(repo_root / "results" / "paper"), "--method", "pld"]) == 0
+    printed = capsys.readouterr().out
+    assert "smollm2" in printed
+    assert "worth it: measured" in printed
+
+
 def test_the_command_fails_clearly_when_nothing_is_there(tmp_path, report_main, capsys):
     assert report_main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr() == ("", f"no runs in {tmp_path / 'nowhere'}\n")

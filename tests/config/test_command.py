@@ -63,6 +63,56 @@ def test_a_mistake_is_one_line_and_exit_code_2(start, repo_root, words):
     assert "'pld'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-m", "experiment=confl_lambda,confl_window"], ["one name", "run_paper.py --only confl_lambda,confl_window"]),
+        (["experiment=glob(confl_*)"], ["one name", "--only A,B", "confl_window"]),
+        (["-m", "method=glob(*_oficial)"], ["matches no choice of method", "pld_official"]),
+        (["-m", "method/controller=glob([x*,y*])", "seed=1"], ["matches no choice", "heuristic"]),
+    ],
+)
+def test_a_sweep_that_would_run_something_else_or_nothing_is_refused(start, repo_root, words, told):
+    done = start(FAKE, *words)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    for part in told:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-m", "method=ar,pld", "method.max_ngram=3,4"], "method.max_ngram: no such key with method=ar. Legal: "),
+        (["-m", "method=pld,ar", "method.max_ngram=3"], "method.max_ngram: no such key with method=ar. Legal: "),
+        (["experiment=demo", "method.max_ngram=3"], "method.max_ngram: no such key with method=ar. Legal: "),
+        (
+            ["-m", "method=sps", "method/controller=confidence,fixed", "method.controller.threshold=0.2"],
+            "method.controller.threshold: no such key with method/controller=fixed. Legal: ",
+        ),
+    ],
+)
+def test_a_key_that_one_of_several_choices_lacks_names_the_choice(start, words, told):
+    done = start(FAKE, *words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"ERROR: {told}")
+    assert "did you mean" not in line
+
+
+def test_the_job_of_a_command_is_called_by_its_target_too(start):
+    done = start(FAKE, "model.target=/models/own", "method=sps")
+    assert done.returncode == 2
+    assert "model=own names none" in done.stderr
+
+
+def test_a_glob_that_matches_is_swept(start):
+    done = start(FAKE, "-m", "measure=glob(*)", "method=ar,pld", "seed=0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "2 of 2 jobs done"
+
+
 def test_a_bad_value_is_one_line_and_hydra_full_error_keeps_the_traceback(start, repo_root):
     done = start(repo_root / "run.py", "sampling.top_p=2")
     assert done.returncode == 2

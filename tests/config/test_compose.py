@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from specbench.config import RunConfig, compose, run_config
+from specbench.config import RunConfig, compose, compose_each, compose_train_draft, run_config, run_id
 from specbench.config.controllers import (
     BlockOracleConfig,
     ConfidenceConfig,
@@ -79,6 +79,41 @@ def test_only_answers_on_embedded_sets_are_short_unless_a_length_is_given():
 )
 def test_auto_data_is_what_the_model_says(words, source):
     assert compose(words).data.source == source
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "shown", "source"),
+    [
+        ("/models/Own-Model 7b/", "Own_Model_7b", "Own-Model 7b", "hub"),
+        ("owner/Qwen3-8B", "Qwen3_8B", "Qwen3-8B", "hub"),
+        ("./files/small.q4.gguf", "small.q4", "small.q4", "hub"),
+        ("tiny:plain", "tiny_plain", "tiny:plain", "embedded"),
+    ],
+)
+def test_a_target_without_a_model_file_is_called_what_it_is(target, name, shown, source):
+    config = compose([f"model.target='{target}'"])
+    assert (config.model.name, config.model.display_name, config.model.draft) == (name, shown, None)
+    assert config.data.source == source
+    assert run_id(config).startswith(f"{name}-pld-humaneval-")
+
+
+def test_what_is_said_about_an_own_target_stays():
+    said = ["model.target=x/y", "model.name=mine", "model.draft=x/z", "data=embedded"]
+    config = compose(said)
+    assert (config.model.name, config.model.draft, config.data.source) == ("mine", "x/z", "embedded")
+    assert compose([*said[:1], "model.draft=artefact:smollm2_v1"]).model.draft == "artefact:smollm2_v1"
+    (assembled,) = compose_each([["method=ar", "model.target=x/y"]])
+    assert assembled == compose(["method=ar", "model.target=x/y"])
+    assert compose_train_draft(["model.target=x/y"]).name == "y"
+
+
+def test_a_chosen_model_file_keeps_its_name_wherever_its_weights_are():
+    for words in (["model=llama3", "model.target=/local/copy"], ["model.target=embedded:smollm2"]):
+        model = compose(words).model
+        file = compose(words[:1] if len(words) > 1 else []).model
+        assert (model.name, model.display_name, model.draft) == (file.name, file.display_name, file.draft)
+    with pytest.raises(ConfigError, match="method=sps needs a draft model and model=copy names none"):
+        compose(["method=sps", "model.target=/local/copy"])
 
 
 def test_explicit_values_win_over_defaults():
@@ -222,7 +257,7 @@ def test_schemas_are_never_swept():
 def test_compose_works_inside_another_hydra_context():
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         inner = compose(["method=ar"])
-        outer = run_config(hydra_compose("config", ["method=ar"]))
+        outer = run_config(hydra_compose("config", ["method=ar"]), ["method=ar"])
     assert inner == outer
 
 

@@ -135,6 +135,12 @@ def test_a_results_folder_that_cannot_be_written(refused, tmp_path):
     assert "paths.results_dir" in line
 
 
+def test_a_cache_folder_that_cannot_be_made(refused):
+    line = refused("paths.cache_dir=/dev/null/x")
+    assert "/dev/null/x: cannot make this folder (Not a directory)" in line
+    assert "paths.cache_dir" in line
+
+
 def test_a_file_that_cannot_grow_keeps_what_fitted_and_the_run_goes_on_later(refused, run, results):
     words = ("method=sps", "num_samples=6", "measure.exclusive=false")
     line = refused(*words, file_bytes=16_000)

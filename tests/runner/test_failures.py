@@ -23,7 +23,8 @@ def test_nan_logits_fail_the_samples_that_meet_them(measure, tmp_path, cache, te
     words = local_questions(tmp_path, [QUESTIONS[0], "At @ home.", QUESTIONS[2]])
     words += broken_model(tmp_path / "broken", cache, letter)
     done = measure(*words, f"sampling.temperature={temperature}", "measure.warmup=1", "sampling.max_new_tokens=6")
-    assert done.error.startswith("1 of 3 samples failed; their rows say why")
+    told = "1 of 3 samples failed; their rows say why: the target's logits are NaN or infinite. The same command"
+    assert done.error.startswith(told)
     assert set(failed_rows(done)["sample_id"]) == {"gsm8k/1"}
     assert set(failed_rows(done)["error"]) == {"the target's logits are NaN or infinite"}
     assert failed_rows(done)[list(NUMBERS)].isna().all(axis=None)
@@ -38,6 +39,14 @@ def test_a_model_that_gives_nothing_but_nan_fails_every_sample_and_still_ends(me
     assert len(failed_rows(done)) == 4  # both arms of both samples
     assert done.summary["num_measured"] == 0
     assert done.summary["tokens_per_second"] is None
+
+
+def test_the_reason_why_all_samples_were_skipped_is_told(measure):
+    done = measure("sampling.max_new_tokens=100000")
+    assert done.error.startswith("all 2 samples were skipped, so nothing was measured; their rows say why: ")
+    (first,) = done.rows().head(1)["error"]
+    assert done.error.partition("say why: ")[2].startswith(first.splitlines()[0].rstrip("."))
+    assert len(done.error.splitlines()) == 1
 
 
 def test_running_out_of_memory_costs_one_sample(measure, tmp_path):

@@ -10,7 +10,9 @@ import yaml
 
 import specbench.runner
 from specbench.results.files import read_json
+from specbench.results.store import RunStore
 from specbench.runner.planning import make_task, ordered_samples
+from specbench.runner.session import CURVE_LENGTHS
 from tests.runner.runs import local_questions, tiny_config, with_method
 
 LETTERS = [f"{letter} is a letter." for letter in "ABCDEF"]
@@ -103,6 +105,28 @@ def test_a_dry_run_estimates_from_earlier_runs(measure, caplog):
     with caplog.at_level(logging.INFO):
         measure("num_samples=null", "dry_run=true")
     assert "10 samples, 10 turns, about " in caplog.text
+
+
+def test_a_dry_run_of_a_finished_run_says_so(measure, caplog):
+    done = measure()
+    with caplog.at_level(logging.INFO):
+        assert measure("dry_run=true").objective == 0.0
+    assert f"{done.run_dir.name} is finished and not repeated, 0 s" in caplog.text
+
+
+def test_a_dry_run_counts_only_what_is_left(measure, caplog):
+    plan = measure("dry_run=true")
+    with RunStore(plan.run_dir) as store:
+        row = {"turn": 0, "arm": "method", "attempt": 0, "repeat": 0, "category": "", "used": True, "timed": True}
+        store.append("gsm8k/0", [row | {"sample_id": "gsm8k/0", "finish_reason": "error"}])
+    with caplog.at_level(logging.INFO):
+        measure("dry_run=true")
+    assert f"{plan.run_dir.name}: 1 of 2 samples left, 1 turns, no earlier run" in caplog.text
+
+
+def test_the_page_of_metrics_names_the_lengths_that_are_measured(repo_root):
+    page = (repo_root / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert f"a target pass over T = {', '.join(map(str, CURVE_LENGTHS))} new rows" in page
 
 
 def test_a_search_that_never_ran_is_told_apart_from_no_search(measure):
