@@ -48,7 +48,6 @@ class WandbLogger:
     def __init__(self) -> None:
         self._run: Any = None
         self._running = Running()
-        self._done = 0
         self._status = "interrupted"
 
     def start(self, run: RunConfig, run_id: str, num_samples: int, environment: Mapping[str, Any]) -> None:
@@ -67,7 +66,7 @@ class WandbLogger:
 
         `resume` says what happens online when the run is there already: `allow` = go on with it, `never` = an error.
         """
-        self._running, self._done, self._status = Running(), 0, "interrupted"
+        self._running, self._status = Running(), "interrupted"
         folder.mkdir(parents=True, exist_ok=True)  # else W&B silently writes to a temporary folder
         logger = config["logger"]
         online = logger["mode"] == "online"
@@ -90,13 +89,15 @@ class WandbLogger:
             for name in names:
                 self._run.define_metric(name, step_metric=axis)
 
+    def resume(self, samples: pd.DataFrame) -> None:
+        self._running.add_frame(samples)
+
     def sample(self, samples: Sequence[Row], steps: Sequence[Row]) -> None:
         self._running.add(samples)
-        self._done += 1
         own = Running()
         own.add(samples)
         alone = {f"conversation/{name}": value for name, value in own.metrics().items()}
-        self._run.log({"num_samples": self._done, **self._running.metrics(), **alone})
+        self._run.log({"num_samples": self._running.num_samples, **self._running.metrics(), **alone})
 
     def finish(self, summary: Mapping[str, Any], run_dir: Path, status: str) -> None:
         if self._run is None:  # finished earlier and not repeated: scripts/wandb_upload.py mirrors it again

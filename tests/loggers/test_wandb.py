@@ -12,8 +12,10 @@ from PIL import Image
 from specbench.config import compose, run_id
 from specbench.loggers import build_logger
 from specbench.types import ConfigError
+from tests.analysis.frames import frame
 from tests.loggers import wandb_file
 from tests.loggers.runs import conversation, write_run
+from tests.results.rows import sample
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,6 +75,19 @@ def test_running_rates_are_logged_once_a_conversation(offline):
         assert rows[-1][f"{prefix}acceptance_rate"] == 0.5
         assert rows[-1][f"{prefix}mat"] == 2.5
         assert rows[-1][f"{prefix}walltime_speedup"] == 2.0
+
+
+def test_a_continued_run_goes_on_counting_where_it_stopped(config, tmp_path):
+    config = replace(config, paths=replace(config.paths, results_dir=str(tmp_path)))
+    logger = build_logger(config)
+    logger.start(config, "the-run", 1, {})
+    logger.resume(frame([sample("s0", decode_s=3.0), sample("s0", arm="baseline", decode_s=3.0)]))
+    logger.sample(*conversation("s1"))
+    logger.close()
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    (row,) = [row for row in wandb_file.history(file) if "tokens_per_second" in row]
+    assert (row["num_samples"], row["tokens_per_second"], row["walltime_speedup"]) == (2, 5.0, 1.25)
+    assert row["conversation/walltime_speedup"] == 2.0
 
 
 def test_the_summary_is_the_runs_own(offline):
