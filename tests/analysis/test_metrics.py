@@ -54,6 +54,19 @@ def test_without_a_spine_the_rate_is_null_but_mat_is_not():
     assert result["verify_rows_histogram"] == [[15, 1]]
 
 
+def test_an_empty_draft_makes_no_spine_where_the_others_have_none():
+    without = step(index=0, num_draft_tokens=None, num_accepted_spine=0)
+    empty = step(index=1, num_draft_tokens=0, num_tree_tokens=0, num_accepted=0, num_accepted_spine=0, num_emitted=1)
+    result = summarise(frame([sample()]), steps_of([without, empty]))
+    names = ("num_draft_tokens", "draft_tokens_per_step", "acceptance_rate", "tree_acceptance_rate")
+    for name in (*names, "acceptance_by_position", "drafted_by_position"):
+        assert result[name] is None
+    assert (result["num_steps"], result["mat"]) == (2, pytest.approx(2.0))
+    drafted = step(index=2, num_draft_tokens=4, num_accepted_spine=2)
+    result = summarise(frame([sample()]), steps_of([without, empty, drafted]))
+    assert (result["num_draft_tokens"], result["draft_tokens_per_step"]) == (4, 2.0)
+
+
 def test_generators_without_steps_have_no_mat():
     result = summarise(frame(pair_rows("a", (10, 1.0), (10, 2.0))), NO_STEPS)
     assert (result["mat"], result["acceptance_rate"], result["drafted_nothing"]) == (None, None, None)
