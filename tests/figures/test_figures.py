@@ -30,6 +30,8 @@ from specbench.figures import (
 from specbench.figures.base import NotEnoughData, each_run, finished_runs
 from specbench.figures.catalogue import FIGURES
 from specbench.results.frozen import Frozen
+from specbench.results.opening import open_results
+from tests.figures.made_up import MadeUp, write
 
 
 def module(name: str) -> Any:
@@ -140,6 +142,18 @@ def test_points_of_runs_without_an_interval_have_no_whisker(frozen: Frozen) -> N
     frame = predicted_speedup.select(usable(frozen, "predicted_speedup"))
     assert frame.set_index("method").loc["pld", ["ci_low", "ci_high"]].isna().all()
     assert (frame["predicted_speedup"] > frame["walltime_speedup"]).mean() > 0.5  # host time is not predicted
+
+
+@pytest.mark.parametrize(("name", "method"), [("skipped_by_context", "knapspec"), ("layer_confidence", "confl")])
+def test_attempts_that_do_not_count_are_not_drawn(tmp_path: Path, name: str, method: str) -> None:
+    drawn = []
+    for repeated in (None, 0):
+        run = MadeUp(method, searches=method, tokens=200, samples=2, repeated=repeated)
+        write(run, tmp_path / f"{repeated}")
+        rows = open_results(tmp_path / f"{repeated}")
+        drawn.append(module(name).select(rows))
+    assert len(rows.choices) > len(rows.choices[rows.choices["attempt"] == 0])
+    pd.testing.assert_frame_equal(*drawn)
 
 
 def test_a_heat_map_shows_the_sets_at_their_steps(frozen: Frozen) -> None:

@@ -98,7 +98,7 @@ def test_the_summary_is_the_runs_own(offline):
 
 
 def test_the_samples_table_is_in_the_folder_that_syncs(offline):
-    rows = wandb_file.table(offline, "samples")
+    rows = [row for row in wandb_file.table(offline, "samples") if row["used"]]
     assert [(row["sample_id"], row["arm"], row["num_tokens"]) for row in rows] == [
         ("s0", "method", 10),
         ("s0", "baseline", 10),
@@ -110,7 +110,7 @@ def test_the_samples_table_is_in_the_folder_that_syncs(offline):
 
 
 def test_the_choices_are_a_table_with_their_numbers(offline):
-    rows = wandb_file.table(offline, "choices")
+    rows = [row for row in wandb_file.table(offline, "choices") if row["attempt"] == 0]
     names = ("sample_id", "step", "sublayers", "num_attention_skipped", "predicted_acceptance", "search_s", "reason")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("s0", 1, "[2, 4, 5]", 2, 0.75, 0.5, "better"),
@@ -120,7 +120,7 @@ def test_the_choices_are_a_table_with_their_numbers(offline):
     assert json.loads(rows[0]["values"])["matchness"] == 0.75
 
 
-def test_choices_of_layers_are_lines_over_the_choices(offline):
+def test_choices_of_layers_that_count_are_lines_over_the_choices(offline):
     rows = [row for row in wandb_file.history(offline) if "layers/num_attention_skipped" in row]
     assert [row["choice"] for row in rows] == [1, 2]
     assert (rows[0]["layers/num_attention_skipped"], rows[0]["layers/num_mlp_skipped"]) == (2, 1)
@@ -192,7 +192,7 @@ def test_the_summary_says_what_was_skipped(offline):
     assert summary["steady_tokens_per_second"] > 0
 
 
-def test_step_histograms_cover_the_methods_steps(offline):
+def test_step_histograms_cover_the_methods_steps_that_count(offline):
     logged = {key: value for row in wandb_file.history(offline) for key, value in row.items()}
     assert logged["steps/num_accepted.values"] == [0, 0, 8]
     assert logged["steps/num_draft_tokens.values"] == [0, 0, 0, 0, 8]
