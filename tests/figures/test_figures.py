@@ -29,6 +29,7 @@ from specbench.figures import (
 )
 from specbench.figures.base import NotEnoughData, each_run, finished_runs
 from specbench.figures.catalogue import FIGURES
+from specbench.figures.style import NOISY_MARK, NOISY_REMARK
 from specbench.results.frozen import Frozen
 from specbench.results.opening import open_results
 from tests.figures.made_up import MadeUp, write
@@ -104,6 +105,22 @@ def test_bars_begin_at_zero_and_end_at_the_speedup(frozen: Frozen) -> None:
         assert axis.get_xlim()[0] == 0.0
         assert axis.get_xlim()[1] > frame[["walltime_speedup", "ci_high"]].max().max()  # the same axis for all
     assert "fewer than 8" in figure.get_supxlabel()  # pld has 4 samples
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("speedup_by_task", "sps"), ("predicted_speedup", "sps"), ("sweep", "confl")]
+)
+def test_a_noisy_speedup_has_a_quiet_mark_and_a_remark(frozen: Frozen, name: str, method: str) -> None:
+    rows = usable(frozen, name)
+    noisy = rows.runs["run_id"] == rows.runs.loc[rows.runs["method"] == method, "run_id"].iloc[0]
+    for runs, marks in ((rows.runs.assign(noisy=False), 0), (rows.runs.assign(noisy=noisy), 1)):
+        frame = module(name).select(replace(rows, runs=runs))
+        assert frame["noisy"].sum() == marks
+        figure = module(name).build(frame)
+        assert sum(text.get_text() == NOISY_MARK for axis in figure.axes for text in axis.texts) == marks
+        titles = [legend.get_title().get_text() for legend in figure.legends]
+        said = " ".join([figure.get_supxlabel(), *titles]).replace("\n", " ")
+        assert (NOISY_REMARK in said) == bool(marks)
 
 
 def test_phases_add_up_to_the_time_of_a_token(frozen: Frozen) -> None:
