@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.analysis.exactness import exactness_table, first_divergence, repetition_rate
+from specbench.analysis.exactness import divergent_turns, first_divergence, repetition_rate
 from specbench.analysis.metrics import summarise
 from specbench.results.files import read_json, write_json
 from specbench.results.schema import empty_frame
@@ -150,7 +150,7 @@ def test_exactness_by_hand():
     assert [result[f"num_{name}"] for name in ("compared", "divergent", "ties", "bugs")] == [3, 2, 1, 1]
     assert result["teacher_agreement"] == pytest.approx((30 + 9) / 40)
     assert result["repetition_rate"] == pytest.approx(0.3)
-    assert exactness_table(samples)[["sample_id", "turn", "divergence_class"]].to_numpy().tolist() == [
+    assert divergent_turns(samples)[["sample_id", "turn", "divergence_class"]].to_numpy().tolist() == [
         ["a", 1, "tie"], ["b", 0, "bug"],
     ]  # fmt: skip
 
