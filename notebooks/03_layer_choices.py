@@ -29,6 +29,7 @@ import pandas as pd
 import specbench
 from specbench.analysis.all_tables import ablation_tables
 from specbench.analysis.headline import headline
+from specbench.analysis.rows import own_steps
 from specbench.figures.show import show
 from specbench.results.opening import open_results
 from specbench.results.published import load_published
@@ -80,8 +81,9 @@ pd.DataFrame(overlaps, columns=["task", "methods", "overlap"]).round(2)
 # Which sublayers are left out most often, over all sets that searches installed?
 
 # %%
-made = frozen.choices[frozen.choices["kind"] == "skip_set"]
-sets = [json.loads(values).get("sublayers") for values in made["values"]]
+made = frozen.choices[frozen.choices["kind"] == "skip_set"].groupby("run_id")
+used = [own_steps(frozen.samples[frozen.samples["run_id"] == run_id], choices) for run_id, choices in made]
+sets = [json.loads(values).get("sublayers") for choices in used for values in choices["values"]]
 counted = pd.Series([sublayer for kept in sets if kept for sublayer in kept], dtype="Int64").value_counts(
     normalize=True
 )

@@ -51,10 +51,17 @@ def acceptance_metrics(rows: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any
         "mat": ratio(steps["num_emitted"].sum(), count),
         "accepted_per_step": ratio(accepted, count),
         "tree_tokens_per_step": ratio(tree, count),
-        **_spine_metrics(steps[steps["num_draft_tokens"].notna()]),
+        **_spine_metrics(with_spine(steps)),
         "verify_rows_histogram": [[int(size), int(n)] for size, n in zip(sizes, frequencies, strict=True)],
         "drafted_nothing": bool(verify_rows.max() == 1),
     }
+
+
+def with_spine(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps with a spine. An empty draft has one of length 0, but does not count where all others have none."""
+    lengths = steps["num_draft_tokens"]
+    known = steps[lengths.notna()]
+    return known if lengths.notna().all() or (lengths > 0).any() else known.iloc[:0]
 
 
 def _spine_metrics(steps: pd.DataFrame) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pandas as pd
 from specbench.analysis import mla_tables
 from specbench.analysis.comparison import AR
 from specbench.analysis.leaderboard import leaderboard_table
-from specbench.analysis.run_tables import acceptance_table, runs_table
+from specbench.analysis.run_tables import acceptance_table, exactness_table, runs_table
 from specbench.analysis.sweep_tables import SWEEPS, sweep_table
 from specbench.analysis.table_text import Table
 from specbench.analysis.tables import PAPERS, main_table
@@ -25,13 +25,16 @@ class Made(NamedTuple):
 
 
 def all_tables(frozen: Frozen, published: pd.DataFrame) -> Made:
-    """Leaderboard, main tables, acceptance, ablations, MLA cells and runs of a folder."""
+    """Leaderboard, main tables, acceptance, ablations, MLA cells, runs and exactness of a folder."""
     made, missing = [], []
     methods = set(frozen.runs.loc[frozen.runs["status"] == FINISHED, "method"])
     if methods:
+        exactness = exactness_table(frozen)
         made = [leaderboard_table(frozen, published), acceptance_table(frozen, published), runs_table(frozen)]
+        made += [exactness] if exactness else []
+        missing += [] if exactness else ["exactness: no run was compared with AR"]
     else:
-        missing.append("leaderboard, acceptance, runs: no finished run")
+        missing.append("leaderboard, acceptance, runs, exactness: no finished run")
     for paper in PAPERS:
         if methods & set(paper.arms) - {AR}:
             made.append(main_table(paper, frozen, published))

@@ -62,9 +62,12 @@ def _mean(column: pd.Series) -> float | None:
     return float(column.mean()) if column.notna().any() else None
 
 
-def exactness_table(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row a divergent turn of `load_samples`: where it left AR's answer, the fp32 logit gap and its class."""
-    identity = [name for name in ("run_id", "model", "method", "task", "dtype") if name in samples]
-    divergent = samples[samples["used"] & (samples["exact_match"] == False).fillna(False)]  # noqa: E712
-    columns = ["sample_id", "turn", "repeat", "divergence_index", "divergence_gap", "divergence_class"]
-    return divergent[[*identity, *columns]].reset_index(drop=True)
+def divergent_turns(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a divergent turn of the method's rows: where it left AR's answer, the fp32 logit gap and its class.
+
+    Repeats that part from AR alike are one row, as in `exactness_metrics`.
+    """
+    own = arm(rows, METHOD)
+    divergent = own[own["exact_match"].eq(False).fillna(False)]
+    columns = ["sample_id", "turn", "divergence_index", "divergence_gap", "divergence_class"]
+    return divergent[columns].drop_duplicates(["sample_id", "turn", "divergence_class"]).reset_index(drop=True)

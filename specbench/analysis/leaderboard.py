@@ -150,9 +150,8 @@ def _number(row: Mapping[Any, Any] | None, *, interval: bool = False) -> Cell:
     if row is None:
         return EMPTY
     known = interval and not pd.isna(row["ci_low"])
-    return Cell(
-        f"{row['speedup']:.2f}" + (f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else ""), row["best"]
-    )
+    text = f"{row['speedup']:.2f}" + (f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else "")
+    return Cell(f"{text} noisy" if row.get("noisy") is True else text, row["best"])
 
 
 def _their_rows(board: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Cell, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from specbench.analysis.acceptance import with_spine
 from specbench.analysis.replay import TokenOracle, steps_of, traces_of
 from specbench.types import DataError
 
@@ -18,7 +19,7 @@ def accepted_by_drafted(steps: pd.DataFrame) -> pd.DataFrame:
 
 def drafted_lengths(steps: pd.DataFrame) -> pd.DataFrame:
     """One row a draft length, 0 included: length, num_steps. Steps without a spine do not count."""
-    counts = steps["num_draft_tokens"].dropna().astype(int).value_counts().sort_index()
+    counts = with_spine(steps)["num_draft_tokens"].astype(int).value_counts().sort_index()
     return counts.rename_axis("length").rename("num_steps").reset_index()
 
 

@@ -17,27 +17,32 @@ from specbench.hardware.profile import seconds
 def ranking_notes(ours: pd.DataFrame, theirs: pd.DataFrame, arms: Sequence[str]) -> list[str]:
     """One sentence for every published order of methods that is not ours, then one a method that says why.
 
-    `ours`: rows of `headline`; `theirs`: published speedups. Only methods that both measured are ordered, AR as 1.
+    `ours`: rows of `headline`; `theirs`: published speedups. Only methods that both measured are ordered, AR as 1. A
+    published cell is compared with our runs of the same task; where there are none, with our mean over other tasks.
     """
-    cells: dict[tuple[str, ...], list[str]] = {}
+    cells: dict[tuple[str, str], list[str]] = {}
+    involved: dict[str, None] = {}
     for (_, model, task), cell in theirs[theirs["metric"] == "speedup"].groupby(["paper", "model", "task"], sort=False):
         published = {str(m): float(v) for m, v in zip(cell["method"], cell["value"], strict=True) if m in arms}
-        here = mean_speedups(ours, [name for name in published if name != AR])
+        here, where = _measured(ours, [name for name in published if name != AR], str(task))
         published = {AR: 1.0} | {name: value for name, value in published.items() if name in here}
         if len(published) > 1 and order(published) != order(here):
-            cells.setdefault(tuple(order(published)), []).append(f"{model} on {task}")
-    notes = [_difference(names, places, ours) for names, places in cells.items()]
-    involved = dict.fromkeys(name for names in cells for name in names if name != AR)
+            cells.setdefault((" > ".join(order(published)), f"{_text(here)}{where}"), []).append(f"{model} on {task}")
+            involved |= dict.fromkeys(name for name in order(published) if name != AR)
+    notes = [
+        f"The published order {names} ({', '.join(places)}) is not ours: {said}."
+        for (names, said), places in cells.items()
+    ]
     reasons = [why(ours[ours["arm"] == name]) for name in involved]
     return [*notes, *filter(None, reasons), *(_passes(ours) if notes else ())]
 
 
-def _difference(names: Sequence[str], places: Sequence[str], ours: pd.DataFrame) -> str:
-    here = mean_speedups(ours, [name for name in names if name != AR])
-    return (
-        f"The published order {' > '.join(names)} ({', '.join(places)}) is not ours: {_text(here)}, geometric means "
-        "over the tasks that all of them have here."
-    )
+def _measured(ours: pd.DataFrame, names: Sequence[str], task: str) -> tuple[dict[str, float], str]:
+    """Our speedups of `names` on `task`, or else over all tasks that they share; and words for which it was."""
+    same = mean_speedups(ours[ours["task"].astype(str).str.removesuffix("_mini") == task], names)
+    if same:
+        return same, f" on {task}"
+    return mean_speedups(ours, names), ", geometric means over the tasks that all of them have here"
 
 
 def _passes(ours: pd.DataFrame) -> list[str]:

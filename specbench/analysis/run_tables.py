@@ -9,8 +9,10 @@ import pandas as pd
 
 from specbench.analysis.comparison import AR
 from specbench.analysis.conditions import commits, new_tokens
+from specbench.analysis.exactness import divergent_turns, exactness_metrics
 from specbench.analysis.headline import headline, model_name, records, setting
 from specbench.analysis.published import MARKS, published_cell
+from specbench.analysis.rows import counted
 from specbench.analysis.table_text import EMPTY, Cell, Table, missing, number
 from specbench.analysis.tables import speedup_cell
 from specbench.analysis.theory import curve_of, prediction
@@ -28,6 +30,13 @@ _ORIGIN = (
     "n: conversations measured; new tokens: the budget a turn; diverged: turns whose tokens are not AR's, of them ties "
     "of the two best logits and bugs; load: mean load of the machine while it was measured; commit+: "
     "with changes that were not committed."
+)
+
+_EXACT = (
+    "n: conversations compared with AR's greedy answer; exact: those with the same ids in every turn; diverged: turns "
+    "with other ids, of them ties (the target's logits of the two candidates lie closer than measure.tie_gap: rounding "
+    "decides) and bugs (anything else); position and logit gap (fp32): medians over diverged turns, at the first id "
+    "that differs."
 )
 
 
@@ -73,6 +82,37 @@ def runs_table(frozen: Frozen) -> Table:
     rows = [_run_row(run) for run in records(chosen)]
     columns = ("model", "task", "method", "n", "new tokens", "tok/s", "speedup", "exact", "diverged (ties/bugs)")
     return Table("runs", "Runs", (*columns, "load", "commit"), tuple(rows), (_ORIGIN, *_machines(chosen)))
+
+
+def exactness_table(frozen: Frozen) -> Table | None:
+    """One row a task and method that was compared with AR: how many answers part from AR's, where and how widely."""
+    chosen = headline(frozen.runs)
+    chosen = chosen[(chosen["arm"] != AR) & chosen.reindex(columns=["num_compared"])["num_compared"].gt(0)]
+    samples = dict(iter(frozen.samples.groupby("run_id")))
+    rows = [_exactness_row(run, samples[run["run_id"]]) for run in records(chosen) if run["run_id"] in samples]
+    columns = ("model", "task", "method", "n", "exact", "diverged", "ties", "bugs", "position", "logit gap")
+    return Table("exactness", "Exactness: answers beside AR's", columns, tuple(rows), (_EXACT,)) if rows else None
+
+
+def _exactness_row(run: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Cell, ...]:
+    rows = counted(samples)
+    found, turns = exactness_metrics(rows), divergent_turns(rows)
+    exact = None if not found["num_compared"] else found["exact_match_rate"] * found["num_compared"]
+    return (
+        Cell(model_name(run)),
+        Cell(setting(run)),
+        Cell(str(run["arm"])),
+        number(found["num_compared"], 0),
+        number(exact, 0),
+        *(number(found[name], 0) for name in ("num_divergent", "num_ties", "num_bugs")),
+        number(_median(turns["divergence_index"]), 0),
+        number(_median(turns["divergence_gap"]), 4),
+    )
+
+
+def _median(column: pd.Series) -> float | None:
+    known = column.dropna()
+    return float(known.median()) if len(known) else None
 
 
 def _run_row(run: Mapping[str, Any]) -> tuple[Cell, ...]:

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from specbench.analysis.rows import own_steps
 from specbench.analysis.skipping import expanded
 from specbench.figures.base import RunRows, described, each_run, finished_runs, together
 from specbench.figures.style import from_zero, grid, legend, styled
@@ -24,7 +25,8 @@ def select(frozen: Frozen) -> pd.DataFrame:
 
 
 def _last_choice(rows: RunRows) -> pd.DataFrame:
-    made = expanded(rows.choices[rows.choices["kind"] == "skip_set"], _VALUES).dropna(subset="z")
+    own = own_steps(rows.samples, rows.choices[rows.choices["kind"] == "skip_set"])
+    made = expanded(own, _VALUES).dropna(subset="z")
     if made.empty:
         return pd.DataFrame()
     last = made.iloc[-1]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from specbench.analysis.theory import curve_of, prediction
 from specbench.figures.base import NAMES, NotEnoughData, finished_runs, in_order, looks, whisker
-from specbench.figures.style import INK, grid, legend, panels, styled
+from specbench.figures.style import INK, NOISY_REMARK, grid, legend, mark_noisy, panels, remarks, styled
 from specbench.results.frozen import Frozen
 
 _NUMBERS = ["predicted_speedup", "walltime_speedup", "ci_low", "ci_high"]
@@ -23,7 +23,7 @@ def select(frozen: Frozen) -> pd.DataFrame:
     runs = runs.dropna(subset="predicted_speedup").reset_index(drop=True)
     if runs.empty:
         raise NotEnoughData("no run that drafted anything has a measured cost ratio and t(T)")
-    return runs[[*NAMES, *_NUMBERS]]
+    return runs.assign(noisy=runs["noisy"].eq(True))[[*NAMES, *_NUMBERS, "noisy"]]
 
 
 def _known(run: dict[Any, Any]) -> dict[Any, Any]:
@@ -46,7 +46,10 @@ def build(frame: pd.DataFrame) -> Figure:
             axis.errorbar(
                 row["predicted_speedup"], speedup, yerr=error, label=row["label"], elinewidth=0.7, **look.of_point()
             )
+            if row["noisy"]:
+                mark_noisy(axis, row["predicted_speedup"], speedup)
         axis.set(title=task, xlabel="predicted speedup", xlim=(0, most), ylim=(0, most), aspect="equal")
     axes[0].set_ylabel("measured speedup")
-    legend(figure, axes, remark="predicted = mat / (k c + t(1+k)/t(1)): host and adapt time are not in it")
+    formula = "predicted = mat / (k c + t(1+k)/t(1)): host and adapt time are not in it"
+    legend(figure, axes, remark=remarks((formula, True), (NOISY_REMARK, frame["noisy"].any())))
     return figure

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from specbench.analysis.rows import own_steps
 from specbench.analysis.skipping import STANDING, expanded
 from specbench.figures.base import NotEnoughData, RunRows, described, each_run, finished_runs, looks, together
 from specbench.figures.style import ATTENTION, MLP, from_zero, grid, legend, styled
@@ -24,7 +25,8 @@ def select(frozen: Frozen) -> pd.DataFrame:
 
 
 def _sets(rows: RunRows) -> pd.DataFrame:
-    made = expanded(rows.choices[rows.choices["kind"] == "skip_set"], ["reason", *_COUNTS])
+    own = own_steps(rows.samples, rows.choices[rows.choices["kind"] == "skip_set"])
+    made = expanded(own, ["reason", *_COUNTS])
     made = made[~made["reason"].isin(STANDING)].dropna(subset=list(_COUNTS))
     columns = ["sample_id", "step", "context_length", *_COUNTS]
     return described(rows.run, made[columns].astype(dict.fromkeys(_COUNTS, int)))

@@ -8,17 +8,28 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specbench.figures.base import NAMES, finished_runs, looks, whisker
-from specbench.figures.style import INK, Look, from_zero, grid, note, panels, styled
+from specbench.figures.style import (
+    INK,
+    NOISY_REMARK,
+    Look,
+    from_zero,
+    grid,
+    mark_noisy,
+    note,
+    panels,
+    remarks,
+    styled,
+)
 from specbench.results.frozen import Frozen
 
-_NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "num_measured"]
+_NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "num_measured", "noisy"]
 
 
 def select(frozen: Frozen) -> pd.DataFrame:
     """One row a run that was timed against AR."""
     runs = finished_runs(frozen, "walltime_speedup")
     runs = runs[runs["method"] != "ar"] if (runs["method"] != "ar").any() else runs  # AR over AR says nothing
-    return runs[[*NAMES, *_NUMBERS]].reset_index(drop=True)
+    return runs.assign(noisy=runs["noisy"].eq(True))[[*NAMES, *_NUMBERS]].reset_index(drop=True)
 
 
 @styled
@@ -32,8 +43,10 @@ def build(frame: pd.DataFrame) -> Figure:
         axis.set_xlabel("speedup over AR")
         axis.xaxis.set_major_locator(MaxNLocator(5))
     from_zero(axes, "x")
-    if frame["ci_low"].isna().any():
-        note(figure, "bars without whiskers: fewer than 8 conversations")
+    few = ("bars without whiskers: fewer than 8 conversations", frame["ci_low"].isna().any())
+    said = remarks(few, (NOISY_REMARK, frame["noisy"].any()))
+    if said:
+        note(figure, said)
     return figure
 
 
@@ -44,6 +57,8 @@ def _bars(axis: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
         axis.barh(places[row["label"]], speedup, height=0.75, **styles[row["label"]].of_bar())
         if error is not None:
             axis.errorbar(speedup, places[row["label"]], xerr=error, color=INK, capsize=1.5, linewidth=0.8)
+        if row["noisy"]:
+            mark_noisy(axis, speedup if error is None else row["ci_high"], places[row["label"]])
     axis.axvline(1.0, color=INK, linewidth=0.8, linestyle="--")
     axis.set_yticks(list(places.values()), [styles[label].name for label in places])
     axis.set_ylim(len(places) - 0.4, -0.6)

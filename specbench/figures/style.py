@@ -22,6 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from specbench.analysis.speed import NOISY
+
 Dash = str | tuple[int, tuple[float, ...]]
 
 
@@ -51,6 +53,8 @@ class Look:
 INK = "#222222"
 FAINT = "#BBBBBB"
 _REMARK = "#555555"
+NOISY_MARK = "~"
+NOISY_REMARK = f"{NOISY_MARK} noisy: the speedup and the median over conversations differ by more than {NOISY:.0%}"
 _DIGITS = re.compile(r"(\d+)")
 _HANDLE = 2.6  # length of a legend's line, in units of its size
 _DOTS: Dash = (0, (1, 1.2))
@@ -264,6 +268,17 @@ def note(figure: Figure, text: str) -> None:
     """The remark of a figure without a legend, below it."""
     figure.supxlabel(_wrapped(figure, text), fontsize=_remark_points(), color=_REMARK)
     _make_room(figure, len(_wrapped(figure, text).splitlines()))
+
+
+def mark_noisy(axis: Axes, x: float, y: float) -> None:
+    """A quiet mark right of the place of a speedup that NOISY_REMARK speaks of."""
+    look: dict[str, Any] = {"va": "center", "color": _REMARK, "fontsize": _remark_points()}
+    axis.annotate(NOISY_MARK, (x, y), xytext=(3.5, 0.0), textcoords="offset points", **look)
+
+
+def remarks(*parts: tuple[str, Any]) -> str:
+    """Those of the remarks that hold, as one; beside each text stands its truth value."""
+    return "; ".join(text for text, holds in parts if holds)
 
 
 def _make_room(figure: Figure, lines: int) -> None:

@@ -9,7 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.figures.base import CONTEXT, NAMES, NotEnoughData, finished_runs
-from specbench.figures.style import INK, Look, from_zero, grid, legend, look_of, styled, variant
+from specbench.figures.style import (
+    INK,
+    NOISY_REMARK,
+    Look,
+    from_zero,
+    grid,
+    legend,
+    look_of,
+    mark_noisy,
+    remarks,
+    styled,
+    variant,
+)
 from specbench.results.frozen import Frozen
 from specbench.results.provenance import configured
 from specbench.results.summary import CONFIGURED
@@ -40,8 +52,8 @@ def select(frozen: Frozen) -> pd.DataFrame:
     line = [_line(run, key) for run in own.to_dict("records")]
     own = own.assign(setting=key.removeprefix(CONFIGURED), value=value, line=line)
     own = own.assign(sublayers_left_out=_left_out(own)).dropna(subset="value").sort_values("value")
-    columns = [*NAMES, "setting", "value", "line", "ci_low", "ci_high", *_SHOWN]
-    return own[columns].reset_index(drop=True)
+    columns = [*NAMES, "setting", "value", "line", "ci_low", "ci_high", "noisy", *_SHOWN]
+    return own.assign(noisy=own["noisy"].eq(True))[columns].reset_index(drop=True)
 
 
 def _swept(runs: pd.DataFrame) -> dict[str, set[float]]:
@@ -84,8 +96,8 @@ def build(frame: pd.DataFrame) -> Figure:
     _intervals(axes[0], frame, styles)
     for axis in axes:
         from_zero([axis], "y")
-    remark = "speedups without whiskers: fewer than 8 conversations" if frame["ci_low"].isna().any() else ""
-    legend(figure, axes, columns=3, remark=remark)
+    few = ("speedups without whiskers: fewer than 8 conversations", frame["ci_low"].isna().any())
+    legend(figure, axes, columns=3, remark=remarks(few, (NOISY_REMARK, frame["noisy"].any())))
     return figure
 
 
@@ -103,6 +115,8 @@ def _looks(frame: pd.DataFrame) -> dict[str, Look]:
 
 def _intervals(axis: Axes, frame: pd.DataFrame, styles: dict[str, Look]) -> None:
     axis.axhline(1.0, color=INK, linewidth=0.7, linestyle="--")
+    for row in frame[frame["noisy"]].to_dict("records"):
+        mark_noisy(axis, float(row["value"]), row["walltime_speedup"])
     known = frame.dropna(subset=["ci_low", "ci_high"])
     colors = [styles[line].color for line in known["line"]]
     axis.vlines(known["value"].astype(float), known["ci_low"], known["ci_high"], colors=colors, linewidth=0.8)

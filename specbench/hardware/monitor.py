@@ -5,15 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import psutil
 import torch
-
-from specbench.hardware.nvidia import gpu_handle, nvml
 
 log = logging.getLogger(__name__)
 
@@ -59,22 +55,6 @@ def load_now() -> float:
 def load_average() -> float | None:
     """The 1-minute load average of the machine; None where there is none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-
-def gpu_load(device: str) -> dict[str, Any] | None:
-    """Utilisation (0 to 1) and the number and memory (bytes) of other processes on a GPU; None on a CPU."""
-    library = nvml()
-    if library is None or not device.startswith("cuda"):
-        return None
-    with suppress(library.NVMLError):
-        handle = gpu_handle(device)
-        others = [p for p in library.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid != os.getpid()]
-        return {
-            "utilization": library.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            "other_processes": len(others),
-            "other_memory_bytes": sum(p.usedGpuMemory or 0 for p in others),
-        }
-    return None
 
 
 class PeakMemory:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import pandas as pd
+
 from specbench.config import RunConfig
 
 log = logging.getLogger(__name__)
@@ -19,6 +21,9 @@ class Logger(Protocol):
 
     def start(self, run: RunConfig, run_id: str, num_samples: int, environment: Mapping[str, Any]) -> None:
         """A run begins; `num_samples` conversations are still to be decoded (fewer than all when it is resumed)."""
+
+    def resume(self, samples: pd.DataFrame) -> None:
+        """After `start`: the samples frame of what earlier processes recorded of the run; it counts in its rates."""
 
     def sample(self, samples: Sequence[Row], steps: Sequence[Row]) -> None:
         """One conversation is recorded: its rows as results.schema has them, both arms and all attempts."""
@@ -38,6 +43,9 @@ class Loggers:
 
     def start(self, run: RunConfig, run_id: str, num_samples: int, environment: Mapping[str, Any]) -> None:
         self._each(lambda logger: logger.start(run, run_id, num_samples, environment))
+
+    def resume(self, samples: pd.DataFrame) -> None:
+        self._each(lambda logger: logger.resume(samples))
 
     def sample(self, samples: Sequence[Row], steps: Sequence[Row]) -> None:
         self._each(lambda logger: logger.sample(samples, steps))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.analysis.rows import own_steps
 from specbench.analysis.skipping import expanded
 from specbench.analysis.speed import PHASES
 from specbench.loggers.base import Row
@@ -50,9 +51,9 @@ def verify_cost(summary: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame([(rows, seconds / curve[0][1]) for rows, seconds in curve], columns=["rows", "relative_cost"])
 
 
-def layer_choices(choices: pd.DataFrame) -> Iterator[dict[str, float]]:
-    """The numbers of each choice of layers as it was made; what a method does not know is left out."""
-    made = expanded(choices[choices["kind"] == "skip_set"], LAYER_COLUMNS)
+def layer_choices(samples: pd.DataFrame, choices: pd.DataFrame) -> Iterator[dict[str, float]]:
+    """The numbers of each choice of layers of the counted samples; what a method does not know is left out."""
+    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), LAYER_COLUMNS)
     for number, (_, row) in enumerate(made.iterrows(), start=1):
         known = {name: float(row[name]) for name in _NUMBERS if row[name] is not None and pd.notna(row[name])}
         yield {"choice": number, **{f"layers/{name}": value for name, value in known.items()}}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from tqdm import tqdm
 
 from specbench.analysis.report import ClosingTable, closing_table
@@ -31,6 +32,9 @@ class ConsoleLogger:
             total=num_samples, desc=run_id, unit="sample", file=sys.stderr, disable=None, leave=False, mininterval=0
         )
 
+    def resume(self, samples: pd.DataFrame) -> None:
+        self._running.add_frame(samples)
+
     def sample(self, samples: Sequence[Row], steps: Sequence[Row]) -> None:
         self._running.add(samples)
         if self._bar is not None:
@@ -52,7 +56,7 @@ def describe(running: Running) -> str:
     """The totals so far in a few words."""
     metrics = running.metrics()
     words = [text.format(metrics[name]) for name, text in _SHOWN.items() if name in metrics]
-    failed = [f"{running.num_errors} failed"] if running.num_errors else []
+    failed = [f"{running.num_failed} failed"] if running.num_failed else []
     return ", ".join([*words, *failed])
 
 

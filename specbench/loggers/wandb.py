@@ -13,13 +13,14 @@ import pandas as pd
 import wandb
 from PIL import Image
 
+from specbench.analysis.acceptance import with_spine
+from specbench.analysis.rows import own_steps
 from specbench.analysis.skipping import expanded
 from specbench.config import RunConfig, as_dict, flatten
 from specbench.loggers import charts
 from specbench.loggers.base import Row
 from specbench.loggers.running import Running
 from specbench.results.files import read_json
-from specbench.results.schema import METHOD
 from specbench.results.store import FINISHED
 from specbench.results.summary import load_choices, load_config, load_samples, load_steps
 from specbench.types import ConfigError, DataError, SpecbenchError
@@ -48,7 +49,6 @@ class WandbLogger:
     def __init__(self) -> None:
         self._run: Any = None
         self._running = Running()
-        self._done = 0
         self._status = "interrupted"
 
     def start(self, run: RunConfig, run_id: str, num_samples: int, environment: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class WandbLogger:
 
         `resume` says what happens online when the run is there already: `allow` = go on with it, `never` = an error.
         """
-        self._running, self._done, self._status = Running(), 0, "interrupted"
+        self._running, self._status = Running(), "interrupted"
         folder.mkdir(parents=True, exist_ok=True)  # else W&B silently writes to a temporary folder
         logger = config["logger"]
         online = logger["mode"] == "online"
@@ -90,21 +90,24 @@ class WandbLogger:
             for name in names:
                 self._run.define_metric(name, step_metric=axis)
 
+    def resume(self, samples: pd.DataFrame) -> None:
+        self._running.add_frame(samples)
+
     def sample(self, samples: Sequence[Row], steps: Sequence[Row]) -> None:
         self._running.add(samples)
-        self._done += 1
         own = Running()
         own.add(samples)
         alone = {f"conversation/{name}": value for name, value in own.metrics().items()}
-        self._run.log({"num_samples": self._done, **self._running.metrics(), **alone})
+        self._run.log({"num_samples": self._running.num_samples, **self._running.metrics(), **alone})
 
     def finish(self, summary: Mapping[str, Any], run_dir: Path, status: str) -> None:
         if self._run is None:  # finished earlier and not repeated: scripts/wandb_upload.py mirrors it again
             return
         self._status = status
-        choices = load_choices(run_dir)
-        self._run.log({**_tables(run_dir, choices), **_charts(summary), **_histograms(load_steps(run_dir))})
-        for row in charts.layer_choices(choices):
+        samples, choices = load_samples(run_dir), load_choices(run_dir)
+        steps = own_steps(samples, load_steps(run_dir))
+        self._run.log({**_tables(samples, choices), **_charts(summary), **_histograms(steps)})
+        for row in charts.layer_choices(samples, choices):
             self._run.log(row)
         self._run.summary.update({**flatten(summary), "status": status, "run_dir": str(run_dir)})
         self._run.log_artifact(_folder(run_dir, summary))
@@ -166,8 +169,8 @@ def _folder(run_dir: Path, summary: Mapping[str, Any]) -> wandb.Artifact:
     return artifact
 
 
-def _tables(run_dir: Path, choices: pd.DataFrame) -> dict[str, Any]:
-    frames = {"samples": _plain(load_samples(run_dir))} | ({"choices": _shown(choices)} if len(choices) else {})
+def _tables(samples: pd.DataFrame, choices: pd.DataFrame) -> dict[str, Any]:
+    frames = {"samples": _plain(samples)} | ({"choices": _shown(choices)} if len(choices) else {})
     return {name: wandb.Table(dataframe=frame) for name, frame in frames.items()}
 
 
@@ -212,12 +215,12 @@ def _shown(choices: pd.DataFrame) -> pd.DataFrame:
 
 
 def _histograms(steps: pd.DataFrame) -> dict[str, Any]:
-    """Accepted length, draft length and seconds of the method's steps; nothing for methods without steps."""
-    own = steps[steps["arm"] == METHOD]
-    seconds = own[["draft_s", "verify_s", "adapt_s", "host_s"]].sum(axis=1)
-    lengths = {name: own[name].dropna().to_numpy(dtype=np.int64) for name in ("num_accepted", "num_draft_tokens")}
+    """Accepted length, draft length and seconds of the steps that count; nothing for methods without steps."""
+    seconds = steps[["draft_s", "verify_s", "adapt_s", "host_s"]].sum(axis=1)
+    counts = {"num_accepted": steps["num_accepted"], "num_draft_tokens": with_spine(steps)["num_draft_tokens"]}
+    lengths = {name: column.to_numpy(dtype=np.int64) for name, column in counts.items()}
     found = {f"steps/{name}": _counted(values) for name, values in lengths.items() if values.size}
-    if len(own):
+    if len(steps):
         found["steps/seconds"] = wandb.Histogram(seconds.tolist())
     return found
 

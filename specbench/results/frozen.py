@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -39,6 +40,7 @@ from specbench.results.summary import (
     load_steps,
     run_folders,
 )
+from specbench.types import DataError
 
 log = logging.getLogger(__name__)
 
@@ -100,16 +102,19 @@ def freeze(results_dir: str | Path, folder: str | Path = FOLDER, *, size: str | 
     """Copy every finished run below `results_dir` into `folder` and give their run ids.
 
     With a `size` only runs of experiments of that size, so that a trial beside them is not published. A run that is
-    frozen already is replaced, other rows stay, and a file that would not change is not written. Runs that did not
-    finish are left out with a warning. DataError names a damaged file.
+    frozen already is replaced, for whichever experiment it was frozen; other rows stay, and a file that would not
+    change is not written. Runs that did not finish are left out with a warning. DataError names a damaged file.
     """
     groups: dict[str, list[Path]] = {}
     for run_dir in run_folders(results_dir):
-        config = load_config(run_dir)
+        finished = is_finished(run_dir)
+        # A kill before the first file of a run leaves a journal and nothing else.
+        begun = finished or (run_dir / "config.yaml").exists()
+        config = load_config(run_dir) if begun else {}
         experiment = config.get("experiment_name")
-        if size is not None and (experiment is None or config.get("size") != size):
+        if begun and size is not None and (experiment is None or config.get("size") != size):
             continue
-        if is_finished(run_dir):
+        if finished:
             groups.setdefault(experiment or ALONE, []).append(run_dir)
         else:
             log.warning("%s is not finished and not frozen", run_dir.name)
@@ -119,9 +124,15 @@ def freeze(results_dir: str | Path, folder: str | Path = FOLDER, *, size: str | 
 
 
 def load_frozen(folder: str | Path = FOLDER) -> Frozen:
-    """What `freeze` left in `folder`; nothing there gives frames without rows."""
+    """What `freeze` left in `folder`; nothing there gives frames without rows.
+
+    DataError names a damaged file, and runs that stand in more than one part of the folder.
+    """
     folder = Path(folder)
     rows = [row for table in _tables(folder, "runs") for row in table.to_pylist()]
+    twice = sorted(name for name, count in Counter(row["run_id"] for row in rows).items() if count > 1)
+    if twice:
+        raise DataError(f"{folder}: {', '.join(twice)} frozen more than once; freezing these runs again repairs it")
     frames = {name: _concatenated(_tables(folder, name), schema) for name, schema in _SCHEMAS.items()}
     return Frozen(runs=_runs_frame(rows), **frames)
 
@@ -139,19 +150,44 @@ def join_frozen(folder: str | Path, experiment: str, jobs: Iterable[str]) -> Non
 
 
 def _freeze_group(run_dirs: Sequence[Path], folder: Path) -> None:
-    """Bring one experiment's files up to date with these runs."""
+    """Bring one experiment's files up to date with these runs, and take them out of all others."""
     make_folder(folder)
-    known = _frozen_rows(folder)
-    rows = {row["run_id"]: row for row in known}
+    names = [run_dir.name for run_dir in run_dirs]
+    others = [path.parent for path in sorted(folder.parent.glob("*/runs.parquet")) if path.parent != folder]
+    served = _served(names, [folder, *others])
+    rows = {row["run_id"]: row for row in _frozen_rows(folder)}
     for run_dir in run_dirs:
         row = _run_row(run_dir)
-        joined = set(rows.get(run_dir.name, {}).get("experiments", ())) | set(row["experiments"])
-        rows[run_dir.name] = {**row, "experiments": sorted(joined)}
+        rows[run_dir.name] = {**row, "experiments": sorted(served[run_dir.name] | set(row["experiments"]))}
     _write(folder / "runs.parquet", _runs_table([rows[name] for name in sorted(rows)]))
-    names = [run_dir.name for run_dir in run_dirs]
     for table, schema in _SCHEMAS.items():
         new = [_table(run_dir, table, schema) for run_dir in run_dirs]
         _merge(folder / f"{table}.parquet", names, pa.concat_tables(new))
+    for other in others:  # last: after a kill a run stands twice, which is noticed, and not nowhere
+        _take_out(names, other)
+
+
+def _served(names: Sequence[str], folders: Iterable[Path]) -> dict[str, set[str]]:
+    """The experiments that each of these runs was frozen for, in whichever folder."""
+    served: dict[str, set[str]] = {name: set() for name in names}
+    for row in (row for folder in folders for row in _frozen_rows(folder)):
+        if row["run_id"] in served:
+            served[row["run_id"]] |= set(row.get("experiments") or ())
+    return served
+
+
+def _take_out(names: Sequence[str], folder: Path) -> None:
+    """Remove these runs from an experiment's files; their rows of `runs` go last, so that a kill before is noticed."""
+    rows = _frozen_rows(folder)
+    kept = [row for row in rows if row["run_id"] not in names]
+    if len(kept) == len(rows):
+        return
+    for table, schema in _SCHEMAS.items():
+        _merge(folder / f"{table}.parquet", names, schema.empty_table())
+    if kept:
+        _write(folder / "runs.parquet", _runs_table(kept))
+    else:
+        (folder / "runs.parquet").unlink()
 
 
 def _frozen_rows(folder: Path) -> list[dict[str, Any]]:

@@ -92,6 +92,7 @@ class _Run:
             todo = [sample for sample in self.samples if sample.id not in done]
             self._note_resume(len(todo))
             self.logger.start(self.config, self.run_dir.name, len(todo), environment)
+            self.logger.resume(store.frames().samples)
             self._decode(session, store, todo, stored)
             return self._finalize(session, store)
 

@@ -36,6 +36,11 @@ def test_steps_that_drafted_nothing_are_part_of_the_histogram() -> None:
     assert dict(zip(table["length"], table["num_steps"], strict=True)) == {0: 1, 4: 2}
 
 
+def test_empty_drafts_of_a_method_without_a_spine_are_no_lengths() -> None:
+    steps = [step(index=0, num_draft_tokens=None), step(index=1, num_draft_tokens=0)]
+    assert drafted_lengths(frame(steps, "steps")).empty
+
+
 def test_the_oracle_drafts_what_is_accepted() -> None:
     """The answer: two right, one wrong, one right, one wrong."""
     table = oracle_lengths(chains((4, 2), (4, 1)), longest=4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.analysis.exactness import exactness_table, first_divergence, repetition_rate
+from specbench.analysis.exactness import divergent_turns, first_divergence, repetition_rate
 from specbench.analysis.metrics import summarise
 from specbench.results.files import read_json, write_json
 from specbench.results.schema import empty_frame
@@ -52,6 +52,19 @@ def test_without_a_spine_the_rate_is_null_but_mat_is_not():
     assert result["acceptance_by_position"] is None
     assert result["mat"] == pytest.approx(3.0)
     assert result["verify_rows_histogram"] == [[15, 1]]
+
+
+def test_an_empty_draft_makes_no_spine_where_the_others_have_none():
+    without = step(index=0, num_draft_tokens=None, num_accepted_spine=0)
+    empty = step(index=1, num_draft_tokens=0, num_tree_tokens=0, num_accepted=0, num_accepted_spine=0, num_emitted=1)
+    result = summarise(frame([sample()]), steps_of([without, empty]))
+    names = ("num_draft_tokens", "draft_tokens_per_step", "acceptance_rate", "tree_acceptance_rate")
+    for name in (*names, "acceptance_by_position", "drafted_by_position"):
+        assert result[name] is None
+    assert (result["num_steps"], result["mat"]) == (2, pytest.approx(2.0))
+    drafted = step(index=2, num_draft_tokens=4, num_accepted_spine=2)
+    result = summarise(frame([sample()]), steps_of([without, empty, drafted]))
+    assert (result["num_draft_tokens"], result["draft_tokens_per_step"]) == (4, 2.0)
 
 
 def test_generators_without_steps_have_no_mat():
@@ -137,7 +150,7 @@ def test_exactness_by_hand():
     assert [result[f"num_{name}"] for name in ("compared", "divergent", "ties", "bugs")] == [3, 2, 1, 1]
     assert result["teacher_agreement"] == pytest.approx((30 + 9) / 40)
     assert result["repetition_rate"] == pytest.approx(0.3)
-    assert exactness_table(samples)[["sample_id", "turn", "divergence_class"]].to_numpy().tolist() == [
+    assert divergent_turns(samples)[["sample_id", "turn", "divergence_class"]].to_numpy().tolist() == [
         ["a", 1, "tie"], ["b", 0, "bug"],
     ]  # fmt: skip
 

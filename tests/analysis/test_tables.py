@@ -10,7 +10,7 @@ import pytest
 from scripts.make_tables import main
 from specbench.analysis.all_tables import all_tables
 from specbench.analysis.headline import headline, labelled
-from specbench.analysis.leaderboard import leaderboard_rows
+from specbench.analysis.leaderboard import _number, leaderboard_rows
 from specbench.analysis.ranking import mean_speedups, why
 from specbench.analysis.sweep_tables import sweep_rows
 from specbench.analysis.table_text import Cell, Table, latex, markdown
@@ -118,6 +118,13 @@ def test_the_published_boards_stand_below_ours(tables):
     assert sources.index("published: A100 80 GB") > max(i for i, name in enumerate(sources) if name.startswith("ours"))
     (pld,) = cells(board, source="published: A100 80 GB", method="pld")
     assert (pld["summarization"].text, pld["mat"].text, pld["overall"].text) == ("2.66 (l)", "1.75 (l)", "1.66 (l)")
+
+
+def test_a_noisy_number_of_the_leaderboard_is_called_so():
+    row = {"speedup": 1.25, "ci_low": 1.1, "ci_high": 1.4, "best": True}
+    assert _number(row | {"noisy": True}) == Cell("1.25 noisy", bold=True)
+    assert _number(row | {"noisy": True}, interval=True) == Cell("1.25 [1.10, 1.40] noisy", bold=True)
+    assert _number(row | {"noisy": False}) == _number(row) == Cell("1.25", bold=True)
 
 
 def test_a_sweep_shows_the_keys_that_were_swept(frozen, tables):

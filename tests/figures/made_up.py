@@ -5,6 +5,7 @@ Speeds and acceptances are invented; every row passes the schema and every summa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,7 @@ class MadeUp:
     status: str = "finished"
     model: Mapping[str, Any] = field(default_factory=dict)  # more of its keys
     timed: bool = True
+    repeated: int | None = None  # the conversation that was measured twice, the second time in vain
 
     @property
     def run_id(self) -> str:
@@ -109,7 +111,24 @@ def _conversation(run: MadeUp, number: int, draws: np.random.Generator) -> tuple
     ar_s = run.tokens * AR_STEP * draws.normal(1.0, 0.02)
     ar = {"decode_s": ar_s, "started_at": 100.5 + number, "scores": _score(run, draws)}
     baseline = sample(f"s{number}", arm="baseline", **{**same, **ar})
-    return [{**row, "timed": run.timed} for row in (own, baseline)], steps, _choices(run, number, steps)
+    own, baseline = ({**row, "timed": run.timed} for row in (own, baseline))
+    choices = _choices(run, number, steps)
+    if number == run.repeated:
+        again = {"attempt": 1, "used": False, "started_at": 200.0 + number}
+        samples = [own, baseline, own | again, baseline | again]
+        return samples, _again(steps), [*choices, *(_odd(row) for row in _again(choices)[len(choices) :])]
+    return [own, baseline], steps, choices
+
+
+def _again(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows and those of a second attempt, which does not count."""
+    return rows + [row | {"attempt": 1} for row in rows]
+
+
+def _odd(row: dict[str, Any]) -> dict[str, Any]:
+    """A choice that left out nothing: whoever counts it shows it."""
+    values = json.loads(row["values"]) | {"num_attention_skipped": 0, "num_mlp_skipped": 0, "lambda": -1.0}
+    return row | {"values": json.dumps(values)}
 
 
 def _score(run: MadeUp, draws: np.random.Generator) -> str | None:

@@ -29,7 +29,9 @@ from specbench.figures import (
 )
 from specbench.figures.base import NotEnoughData, each_run, finished_runs
 from specbench.figures.catalogue import FIGURES
+from specbench.figures.style import NOISY_MARK, NOISY_REMARK
 from specbench.results.frozen import Frozen, freeze, load_frozen
+from specbench.results.opening import open_results
 from tests.figures.made_up import MadeUp, write
 
 
@@ -105,6 +107,22 @@ def test_bars_begin_at_zero_and_end_at_the_speedup(frozen: Frozen) -> None:
     assert "fewer than 8" in figure.get_supxlabel()  # pld has 4 samples
 
 
+@pytest.mark.parametrize(
+    ("name", "method"), [("speedup_by_task", "sps"), ("predicted_speedup", "sps"), ("sweep", "confl")]
+)
+def test_a_noisy_speedup_has_a_quiet_mark_and_a_remark(frozen: Frozen, name: str, method: str) -> None:
+    rows = usable(frozen, name)
+    noisy = rows.runs["run_id"] == rows.runs.loc[rows.runs["method"] == method, "run_id"].iloc[0]
+    for runs, marks in ((rows.runs.assign(noisy=False), 0), (rows.runs.assign(noisy=noisy), 1)):
+        frame = module(name).select(replace(rows, runs=runs))
+        assert frame["noisy"].sum() == marks
+        figure = module(name).build(frame)
+        assert sum(text.get_text() == NOISY_MARK for axis in figure.axes for text in axis.texts) == marks
+        titles = [legend.get_title().get_text() for legend in figure.legends]
+        said = " ".join([figure.get_supxlabel(), *titles]).replace("\n", " ")
+        assert (NOISY_REMARK in said) == bool(marks)
+
+
 def test_phases_add_up_to_the_time_of_a_token(frozen: Frozen) -> None:
     frame = time_breakdown.select(usable(frozen, "time_breakdown"))
     runs = frozen.runs.set_index("run_id")
@@ -141,6 +159,18 @@ def test_points_of_runs_without_an_interval_have_no_whisker(frozen: Frozen) -> N
     frame = predicted_speedup.select(usable(frozen, "predicted_speedup"))
     assert frame.set_index("method").loc["pld", ["ci_low", "ci_high"]].isna().all()
     assert (frame["predicted_speedup"] > frame["walltime_speedup"]).mean() > 0.5  # host time is not predicted
+
+
+@pytest.mark.parametrize(("name", "method"), [("skipped_by_context", "knapspec"), ("layer_confidence", "confl")])
+def test_attempts_that_do_not_count_are_not_drawn(tmp_path: Path, name: str, method: str) -> None:
+    drawn = []
+    for repeated in (None, 0):
+        run = MadeUp(method, searches=method, tokens=200, samples=2, repeated=repeated)
+        write(run, tmp_path / f"{repeated}")
+        rows = open_results(tmp_path / f"{repeated}")
+        drawn.append(module(name).select(rows))
+    assert len(rows.choices) > len(rows.choices[rows.choices["attempt"] == 0])
+    pd.testing.assert_frame_equal(*drawn)
 
 
 def test_a_heat_map_shows_the_sets_at_their_steps(frozen: Frozen) -> None:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from specbench.hardware import monitor
-from specbench.hardware.monitor import LoadMeter, PeakMemory, anonymous_bytes, gpu_load, load_now
+from specbench.hardware.monitor import LoadMeter, PeakMemory, anonymous_bytes, load_now
 
 MEGABYTE = 1_000_000
 
@@ -73,7 +73,3 @@ def test_where_the_peak_cannot_be_reset_memory_that_stays_is_seen(monkeypatch, t
         kept = touched(100 * MEGABYTE)
     assert peak.bytes - base > 80 * MEGABYTE
     kept.close()
-
-
-def test_a_cpu_has_no_gpu_load():
-    assert gpu_load("cpu") is None

@@ -34,15 +34,24 @@ def conversation(sample_id: str) -> tuple[list[dict[str, Any]], list[dict[str, A
     return [own, baseline], [step(sample_id, index) for index in range(4)]
 
 
+def repeated(sample_id: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """An attempt that does not count: its rows, a step of 30 drafted tokens and a choice."""
+    key = {"turn": 0, "arm": "method", "attempt": 1, "repeat": 0}
+    rows = [sample(sample_id, **key | {"arm": arm}, used=False) for arm in ("method", "baseline")]
+    long = step(sample_id, key=key, num_draft_tokens=30, num_tree_tokens=30, num_accepted=30, num_accepted_spine=30)
+    return rows, [long], [choice(sample_id, **CHOSEN) | key]
+
+
 def write_run(config: RunConfig, count: int = 2) -> tuple[Path, dict[str, Any]]:
-    """The folder and the summary of a finished run of `count` conversations."""
+    """The folder and the summary of a finished run of `count` conversations, the last of them measured twice."""
     folder = Path(config.paths.results_dir) / "runs" / run_id(config)
     with RunStore(folder) as store:
         store.write_config(yaml.safe_dump(as_dict(config)))
         store.write_environment({"versions": {"torch": "2"}})
         for number in range(count):
-            samples, steps = conversation(f"s{number}")
-            store.append(f"s{number}", samples, steps, [choice(f"s{number}", **CHOSEN)])
+            again = repeated(f"s{number}") if number == count - 1 else ([], [], [])
+            parts = (*conversation(f"s{number}"), [choice(f"s{number}", **CHOSEN)])
+            store.append(f"s{number}", *(own + more for own, more in zip(parts, again, strict=True)))
         frames = store.frames()
         summary = summarise(frames.samples, frames.steps, frames.choices) | {"t_curve": CURVE}
         store.finalize(summary, status="finished")

@@ -12,7 +12,9 @@ from specbench.config import compose
 from specbench.loggers import build_logger, render
 from specbench.loggers.base import Loggers
 from specbench.loggers.console import ConsoleLogger
+from tests.analysis.frames import frame
 from tests.loggers.runs import conversation, write_run
+from tests.results.rows import sample
 
 
 class Terminal(io.StringIO):
@@ -50,6 +52,19 @@ def test_the_bar_goes_to_a_terminal_and_the_table_to_stdout(config, monkeypatch,
     assert "2.00x" in row
     assert row.startswith("smollm2  pld")
     assert len(notes) == 1
+
+
+def test_a_continued_run_shows_the_rates_of_the_whole_run(config, monkeypatch):
+    bar = Terminal()
+    monkeypatch.setattr(sys, "stderr", bar)
+    logger = ConsoleLogger()
+    logger.start(config, "the-run", 1, {})
+    earlier = [sample("s0", decode_s=3.0), sample("s0", arm="baseline", decode_s=3.0)]
+    logger.resume(frame(earlier))
+    logger.sample(*conversation("s1"))
+    logger.close()
+    for words in ("1/1", "5.0 tok/s", "1.25x AR"):
+        assert words in bar.getvalue()
 
 
 def test_a_log_file_gets_no_bar(config, capsys):

@@ -12,8 +12,10 @@ from PIL import Image
 from specbench.config import compose, run_id
 from specbench.loggers import build_logger
 from specbench.types import ConfigError
+from tests.analysis.frames import frame
 from tests.loggers import wandb_file
 from tests.loggers.runs import conversation, write_run
+from tests.results.rows import sample
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,6 +77,19 @@ def test_running_rates_are_logged_once_a_conversation(offline):
         assert rows[-1][f"{prefix}walltime_speedup"] == 2.0
 
 
+def test_a_continued_run_goes_on_counting_where_it_stopped(config, tmp_path):
+    config = replace(config, paths=replace(config.paths, results_dir=str(tmp_path)))
+    logger = build_logger(config)
+    logger.start(config, "the-run", 1, {})
+    logger.resume(frame([sample("s0", decode_s=3.0), sample("s0", arm="baseline", decode_s=3.0)]))
+    logger.sample(*conversation("s1"))
+    logger.close()
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    (row,) = [row for row in wandb_file.history(file) if "tokens_per_second" in row]
+    assert (row["num_samples"], row["tokens_per_second"], row["walltime_speedup"]) == (2, 5.0, 1.25)
+    assert row["conversation/walltime_speedup"] == 2.0
+
+
 def test_the_summary_is_the_runs_own(offline):
     summary = wandb_file.summary(offline)
     assert summary["status"] == "finished"
@@ -83,7 +98,7 @@ def test_the_summary_is_the_runs_own(offline):
 
 
 def test_the_samples_table_is_in_the_folder_that_syncs(offline):
-    rows = wandb_file.table(offline, "samples")
+    rows = [row for row in wandb_file.table(offline, "samples") if row["used"]]
     assert [(row["sample_id"], row["arm"], row["num_tokens"]) for row in rows] == [
         ("s0", "method", 10),
         ("s0", "baseline", 10),
@@ -95,7 +110,7 @@ def test_the_samples_table_is_in_the_folder_that_syncs(offline):
 
 
 def test_the_choices_are_a_table_with_their_numbers(offline):
-    rows = wandb_file.table(offline, "choices")
+    rows = [row for row in wandb_file.table(offline, "choices") if row["attempt"] == 0]
     names = ("sample_id", "step", "sublayers", "num_attention_skipped", "predicted_acceptance", "search_s", "reason")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("s0", 1, "[2, 4, 5]", 2, 0.75, 0.5, "better"),
@@ -105,7 +120,7 @@ def test_the_choices_are_a_table_with_their_numbers(offline):
     assert json.loads(rows[0]["values"])["matchness"] == 0.75
 
 
-def test_choices_of_layers_are_lines_over_the_choices(offline):
+def test_choices_of_layers_that_count_are_lines_over_the_choices(offline):
     rows = [row for row in wandb_file.history(offline) if "layers/num_attention_skipped" in row]
     assert [row["choice"] for row in rows] == [1, 2]
     assert (rows[0]["layers/num_attention_skipped"], rows[0]["layers/num_mlp_skipped"]) == (2, 1)
@@ -177,7 +192,7 @@ def test_the_summary_says_what_was_skipped(offline):
     assert summary["steady_tokens_per_second"] > 0
 
 
-def test_step_histograms_cover_the_methods_steps(offline):
+def test_step_histograms_cover_the_methods_steps_that_count(offline):
     logged = {key: value for row in wandb_file.history(offline) for key, value in row.items()}
     assert logged["steps/num_accepted.values"] == [0, 0, 8]
     assert logged["steps/num_draft_tokens.values"] == [0, 0, 0, 0, 8]

@@ -26,8 +26,13 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    """The logged rows as plain values."""
-    return [_items(r.history.item) for r in records(path) if r.WhichOneof("record_type") == "history"]
+    """The logged rows of a run that ended as plain values. On a busy machine they may not be written out at once."""
+    for _ in range(_TRIES):
+        found = list(records(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return [_items(r.history.item) for r in found if r.WhichOneof("record_type") == "history"]
+        time.sleep(1.0)
+    raise AssertionError(f"{path} ({path.stat().st_size} bytes) does not end")
 
 
 def run(path: Path) -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from specbench.config import as_dict, compose, job_key
 from specbench.results.experiments import join_experiment
 from specbench.results.files import write_json
 from specbench.results.frozen import ALONE, Frozen, freeze, join_frozen, load_frozen
+from specbench.results.opening import open_results
 from specbench.results.store import RunStore
 from specbench.results.summary import IDENTITY, RUN_COLUMNS, load_choices, load_samples, load_steps
 from specbench.types import DataError
@@ -159,6 +161,50 @@ def test_a_frozen_run_joins_an_experiment_and_stays_in_it(results, tmp_path):
     join_frozen(tmp_path / "paper", "confl_main", [job])
     freeze(results, tmp_path / "paper")
     assert load_frozen(tmp_path / "paper").of("confl_main").runs["run_id"].tolist() == ["r1"]
+
+
+def test_a_run_frozen_for_another_experiment_moves_there_and_serves_both(results, tmp_path):
+    make_run(results / "runs/r3")
+    freeze(results, tmp_path / "paper")
+    elsewhere = tmp_path / "elsewhere"
+    make_run(elsewhere / "runs/r1", experiment="pacer_main", threshold=0.75)
+    freeze(elsewhere, tmp_path / "paper")
+    frozen = load_frozen(tmp_path / "paper")
+    assert sorted(frozen.runs["run_id"]) == ["r1", "r2", "r3"]
+    for name in ("samples", "steps", "choices"):
+        rows = getattr(frozen, name)
+        assert rows["run_id"].value_counts().to_dict() == dict.fromkeys(
+            ("r1", "r2", "r3"), 2 if name == "samples" else 1
+        )
+    moved = frozen.runs.set_index("run_id").loc["r1"]
+    assert (moved["experiment"], list(moved["experiments"])) == ("pacer_main", ["headline", "pacer_main"])
+    assert moved["cfg.method.threshold"] == 0.75
+
+
+def test_an_experiment_whose_only_run_moved_leaves_no_files(results, tmp_path):
+    freeze(results, tmp_path / "paper")
+    make_run(tmp_path / "elsewhere/runs/r1", experiment="pacer_main")
+    freeze(tmp_path / "elsewhere", tmp_path / "paper")
+    assert not list((tmp_path / "paper/headline").glob("*.parquet"))
+    assert sorted(load_frozen(tmp_path / "paper").runs["run_id"]) == ["r1", "r2"]
+
+
+def test_a_run_that_stands_twice_is_an_error_and_freezing_it_again_repairs_it(results, tmp_path):
+    freeze(results, tmp_path / "paper")
+    shutil.copytree(tmp_path / "paper/headline", tmp_path / "paper/pacer_block_size")
+    with pytest.raises(DataError, match="r1 frozen more than once"):
+        load_frozen(tmp_path / "paper")
+    freeze(results, tmp_path / "paper")
+    assert sorted(load_frozen(tmp_path / "paper").runs["run_id"]) == ["r1", "r2"]
+
+
+@pytest.mark.parametrize("size", [None, "embedded"])
+def test_a_run_killed_before_its_first_file_is_left_out(results, tmp_path, size, caplog):
+    RunStore(results / "runs/r9").close()
+    assert not (results / "runs/r9/config.yaml").exists()
+    assert freeze(results, tmp_path / "paper", size=size) == ["r1", "r2"]
+    assert "r9 is not finished" in caplog.text
+    assert sorted(open_results(results).runs["run_id"]) == ["r1", "r2"]
 
 
 def test_runs_without_an_experiment_have_a_folder_too(tmp_path):

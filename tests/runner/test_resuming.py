@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
+from specbench import runner
+from specbench.loggers.base import Loggers
+from specbench.loggers.running import Running
 from specbench.results.files import read_json
 from specbench.runner.resuming import EARLIER
 from specbench.types import ConfigError
@@ -18,6 +22,28 @@ def begun(measure, tmp_path):
     words = local_questions(tmp_path)
     first = measure(*words, change=with_method("OutOfMemory"))
     return first, lambda: measure(*words, "measure.retry_failed=true", change=with_method("OutOfMemory"))
+
+
+class Listener:
+    """A logger that keeps what one would have shown after each conversation."""
+
+    def __init__(self) -> None:
+        self.running, self.counts = Running(), []
+        self.start = self.finish = self.close = lambda *_: None
+        self.resume: Callable = self.running.add_frame
+
+    def sample(self, samples, steps) -> None:
+        self.running.add(samples)
+        self.counts.append(self.running.num_samples)
+
+
+def test_live_rates_of_a_continued_run_are_of_the_whole_run(begun, monkeypatch):
+    _, go_on = begun
+    heard = Listener()
+    monkeypatch.setattr(runner, "build_logger", lambda config: Loggers(heard))
+    summary = go_on().summary
+    assert heard.counts == [summary["num_samples"]] == [4]
+    assert heard.running.metrics()["tokens_per_second"] == pytest.approx(summary["tokens_per_second"])
 
 
 def test_where_the_first_samples_were_measured_is_kept(begun, caplog):

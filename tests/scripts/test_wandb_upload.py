@@ -63,7 +63,7 @@ def test_a_finished_folder_becomes_a_complete_run(folder, config, tmp_path, caps
         "charts/time_by_phase",
         "charts/verify_cost",
     }
-    assert len(wandb_file.table(file, "samples")) == 4
+    assert len(wandb_file.table(file, "samples")) == 6  # both arms of two conversations, one of them measured twice
     assert ("results", run_id(config)) in wandb_file.artifacts(file)
 
 
