@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from specbench.analysis.rows import counted, floats, pair, timed_conversations
+from specbench.analysis.speed import NOISY
 from specbench.analysis.stats import Array, Interval, bca_interval, ratio_of_sums
 
 AR = "ar"
@@ -44,6 +46,13 @@ def timed_by_run(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def speedup_of(table: pd.DataFrame) -> float:
     """Speedup over AR of the conversations of one run, as `walltime_speedup`."""
     return float(ratio_of_sums(*_columns(table)))
+
+
+def is_noisy(table: pd.DataFrame) -> bool:
+    """Whether the median over conversations is more than 10 % away from `speedup_of`."""
+    seconds_ar, tokens_ar, seconds, tokens = _columns(table)
+    median = float(np.median((seconds_ar / tokens_ar) / (seconds / tokens)))
+    return abs(median / speedup_of(table) - 1) > NOISY
 
 
 def speedup_interval(table: pd.DataFrame, *, seed: int = 0) -> Interval | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis.comparison import AR, RULE, lead, speedup_interval, speedup_of, timed_by_run
+from specbench.analysis.comparison import AR, RULE, is_noisy, lead, speedup_interval, speedup_of, timed_by_run
 from specbench.analysis.conditions import new_tokens
 from specbench.analysis.headline import headline, model_name
 from specbench.analysis.published import MARKS, published_cell
@@ -47,7 +47,20 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     times = timed_by_run(samples)
     category = samples.drop_duplicates(["run_id", "sample_id"]).set_index(["run_id", "sample_id"])["category"]
     rows = [row for _, runs in chosen.groupby(_GROUP, sort=False) for row in _board(runs, times, category)]
-    names = [*_GROUP, "model_name", "new_tokens", "arm", "column", "speedup", "ci_low", "ci_high", "n", "best", "mat"]
+    names = [
+        *_GROUP,
+        "model_name",
+        "new_tokens",
+        "arm",
+        "column",
+        "speedup",
+        "ci_low",
+        "ci_high",
+        "n",
+        "best",
+        "noisy",
+        "mat",
+    ]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -102,12 +115,12 @@ def _cells(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, Any]]:
     found = lead(tables)
     best = found.best if found is not None and found.supported else None
     cells: dict[str, dict[str, Any]] = {
-        AR: {"speedup": 1.0, "ci_low": None, "ci_high": None, "n": None, "best": best == AR}
+        AR: {"speedup": 1.0, "ci_low": None, "ci_high": None, "n": None, "best": best == AR, "noisy": False}
     }
     for arm, table in tables.items():
         low, high = speedup_interval(table) or (None, None)
         cells[arm] = {"speedup": speedup_of(table), "ci_low": low, "ci_high": high, "n": len(table)}
-        cells[arm]["best"] = arm == best
+        cells[arm] |= {"best": arm == best, "noisy": is_noisy(table)}
     return cells
 
 

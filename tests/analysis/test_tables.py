@@ -195,6 +195,17 @@ def test_a_mean_over_tasks_needs_all_of_them(tmp_path):
     assert mats["sps"] > 1
 
 
+def test_a_column_whose_conversations_disagree_says_so(tmp_path):
+    write_run(tmp_path, Spec("a"))
+    write_run(tmp_path, Spec("bb", task="cnn_dm", spread=0.5))
+    frozen, published = open_results(tmp_path), load_published(PUBLISHED)
+    runs = frozen.runs.set_index("run_id")["noisy"]
+    (board,) = [table for table in all_tables(frozen, published).tables if table.name == "leaderboard"]
+    (row,) = [row for row in cells(board, method="sps") if row["source"].text.startswith("ours")]
+    assert (runs["a"], "noisy" in row["math_reasoning"].text) == (False, False)
+    assert (runs["bb"], "noisy" in row["summarization"].text) == (True, True)
+
+
 def test_several_commits_are_said(tmp_path):
     write_run(tmp_path, Spec("a"))
     write_run(tmp_path, Spec("b", method="pacer", environment={"git": {"commit": "fedcba9876543210", "dirty": False}}))
