@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +17,6 @@ from specbench.analysis.tables import speedup_rows
 from specbench.results.opening import open_results
 from specbench.results.published import load_published
 from specbench.types import DataError
-from tests.figures.conftest import cells as made_up_cells
 from tests.results.folders import Spec, paper, write_run
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -154,77 +152,6 @@ def test_runs_say_commit_load_and_machine(tables):
     assert any("test CPU" in note and "torch 2.13.0" in note for note in tables["runs"].notes)
 
 
-OTHERWISE = [
-    {"sampling": {"max_new_tokens": 256}},
-    {"sampling": {"top_p": 0.5}},
-    {"environment": {"device": "cuda:0", "gpu": {"name": "H200"}}},
-    {"environment": {"num_threads": 1}},
-]
-
-
-@pytest.mark.parametrize("otherwise", OTHERWISE, ids=str)
-def test_what_was_measured_otherwise_stands_in_a_row_of_its_own(tmp_path, otherwise):
-    for spec in (Spec("a"), Spec("b", method="pacer", controller="pacer", speedup=2.0, **otherwise)):
-        write_run(tmp_path, spec)
-    frozen, published = open_results(tmp_path), load_published(PUBLISHED)
-    made = {table.name: table for table in all_tables(frozen, published).tables}
-    rows = cells(made["pacer_main"], source="ours")
-    assert [(row["sps"].text == "-", row["pacer"].text == "-") for row in rows] in ([(0, 1), (1, 0)], [(1, 0), (0, 1)])
-    assert len({row["task"].text + row["new tokens"].text for row in rows}) == 2, "the rows say what differs"
-    boards = [set(own["arm"]) for _, own in leaderboard_rows(frozen).groupby("board")]
-    assert sorted(boards, key=sorted) == [{"ar", "pacer"}, {"ar", "sps"}]
-
-
-def test_tasks_with_answers_of_their_own_length_are_one_board(tmp_path):
-    for task, tokens in (("gsm8k", 256), ("cnn_dm", 128)):
-        for method, speedup in (("sps", 1.2), ("pacer", 1.4)):
-            name, sampling = f"{method}-{task}", {"max_new_tokens": tokens}
-            write_run(tmp_path, Spec(name, method=method, task=task, speedup=speedup, sampling=sampling))
-    rows = leaderboard_rows(open_results(tmp_path))
-    assert set(rows["board"]) == {0}
-    assert set(rows["new_tokens"]) == {"128 / 256"}
-    assert set(rows[rows["column"] == "overall"]["arm"]) == {"ar", "sps", "pacer"}
-
-
-def test_a_mean_over_tasks_needs_all_of_them(tmp_path):
-    for name, task in (("a", "gsm8k"), ("b", "cnn_dm")):
-        write_run(tmp_path, Spec(name, task=task))
-    write_run(tmp_path, Spec("c", method="pld", acceptance=0.9))
-    mats = leaderboard_rows(open_results(tmp_path)).drop_duplicates("arm").set_index("arm")["mat"]
-    assert pd.isna(mats["pld"])
-    assert mats["sps"] > 1
-
-
-def test_a_column_whose_conversations_disagree_says_so(tmp_path):
-    write_run(tmp_path, Spec("a"))
-    write_run(tmp_path, Spec("bb", task="cnn_dm", spread=0.5))
-    frozen, published = open_results(tmp_path), load_published(PUBLISHED)
-    runs = frozen.runs.set_index("run_id")["noisy"]
-    (board,) = [table for table in all_tables(frozen, published).tables if table.name == "leaderboard"]
-    (row,) = [row for row in cells(board, method="sps") if row["source"].text.startswith("ours")]
-    assert (runs["a"], "noisy" in row["math_reasoning"].text) == (False, False)
-    assert (runs["bb"], "noisy" in row["summarization"].text) == (True, True)
-
-
-def test_several_commits_are_said(tmp_path):
-    write_run(tmp_path, Spec("a"))
-    write_run(tmp_path, Spec("b", method="pacer", environment={"git": {"commit": "fedcba9876543210", "dirty": False}}))
-    frozen, published = open_results(tmp_path), load_published(PUBLISHED)
-    made = {table.name: table for table in all_tables(frozen, published).tables}
-    assert "Runs are of the commits 012345678, fedcba987." in made["pacer_main"].notes
-
-
-def test_settings_of_a_sweep_are_judged_among_themselves(tmp_path):
-    """Also where AR is faster than all of them, and where one is alone there is nothing to win."""
-    slow = {"experiment": "pacer_block_size", "method": "pacer", "controller": "pacer"}
-    for size, speedup in ((2, 0.8), (3, 0.9)):
-        config = {"controller": {"block_size": size}}
-        write_run(tmp_path, Spec(f"size{size}", config=config, speedup=speedup, **slow))
-    write_run(tmp_path, Spec("alone", task="cnn_dm", config={"controller": {"block_size": 3}}, speedup=1.5, **slow))
-    runs, _ = sweep_rows(open_results(tmp_path), "pacer_block_size")
-    assert dict(zip(runs["run_id"], runs["best"], strict=True)) == {"size2": False, "size3": True, "alone": False}
-
-
 def test_the_run_that_speaks_for_a_method_is_the_headline_one(tmp_path):
     write_run(tmp_path, Spec("first", experiment="headline", conversations=8))
     write_run(tmp_path, Spec("second", experiment="all_methods", conversations=9))
@@ -330,64 +257,6 @@ def test_a_folder_without_results_is_an_error(tmp_path, capsys):
         open_results(tmp_path)
     assert main([str(tmp_path), "--published", str(PUBLISHED), "--out", str(tmp_path / "out")]) == 2
     assert "neither frozen results nor runs" in capsys.readouterr().err
-
-
-def test_cells_are_counted_by_both_rules_beside_the_published_counts(frozen):
-    with_cells = replace(frozen, cells=made_up_cells())
-    made = {table.name: table for table in all_tables(with_cells, load_published(PUBLISHED)).tables}
-    counts = made["mla_counts"]
-    (ours,) = cells(counts, source="ours")
-    assert (ours["converter"].text, ours["cells"].text) == ("transmla", "3")
-    assert [ours[f"{label} (our rule)"].text for label in ("improved", "unchanged", "worse")] == ["1", "1", "1"]
-    (whole,) = cells(counts, pair="all pairs")
-    assert [whole[f"{label} (published rule)"].text for label in ("improved", "unchanged", "worse")] == [
-        "37 (p)", "26 (p)", "1 (p)",
-    ]  # fmt: skip
-    assert whole["cells"].text == "64"
-
-
-def test_a_cell_shows_all_variants_and_is_bold_where_it_is_judged(frozen):
-    with_cells = replace(frozen, cells=made_up_cells())
-    made = {table.name: table for table in all_tables(with_cells, load_published(PUBLISHED)).tables}
-    (better,) = cells(made["mla_main"], source="ours", task="gsm8k")
-    assert (better["our rule"].text, better["our rule"].bold) == ("improved", True)
-    assert better["original"].text == "-"
-    rates = [float(better[variant].text) for variant in ("none", "kv", "functional")]
-    assert rates == sorted(rates)
-    assert better["functional - kv (pp)"].text.startswith(f"{rates[2] - rates[1]:+.1f}"[:4])
-    (same,) = cells(made["mla_main"], source="ours", task="cnn_dm")
-    assert (same["our rule"].text, same["our rule"].bold) == ("unchanged", False)
-    (known,) = cells(made["mla_main"], source="published", pair="Llama-1B")
-    assert [known[name].text for name in ("original", "kv", "functional")] == ["77.75 (s)", "67.61 (s)", "71.53 (s)"]
-
-
-def test_a_cell_shows_the_rates_that_are_compared(frozen):
-    """Of prompts that both arms have; and settings in which cells differ are named."""
-    rows = made_up_cells()
-    few = rows[(rows["variant"] != "functional") | (rows["sample_id"].str[1:].astype(int) < 12)]
-    other = rows.assign(setting="bfloat16")
-    with_cells = replace(frozen, cells=pd.concat([few, other], ignore_index=True))
-    made = {table.name: table for table in all_tables(with_cells, load_published(PUBLISHED)).tables}
-    ours = cells(made["mla_main"], source="ours")
-    assert {row["task"].text.partition(", ")[2] for row in ours} == {"float32", "bfloat16"}
-    for row in ours:
-        delta = float(row["functional"].text) - float(row["kv"].text)
-        assert float(row["functional - kv (pp)"].text.split()[0]) == pytest.approx(delta, abs=0.011)
-
-
-def test_tuned_parts_have_a_table_of_their_own(frozen):
-    tuned = made_up_cells()
-    less = tuned[tuned["variant"] == "functional"].assign(tuning='{"train_params": "qk"}')
-    less["accepted"] -= 10
-    with_cells = replace(frozen, cells=pd.concat([tuned, less], ignore_index=True))
-    made = {table.name: table for table in all_tables(with_cells, load_published(PUBLISHED)).tables}
-    for row in cells(made["mla_train_params"], source="ours"):
-        assert row["qk - qkv (pp)"].text.startswith("-5.00")
-        assert row["qk - qkv (pp)"].bold
-        assert row["qk_down"].text == "-"
-    without = {t.name: t for t in all_tables(replace(frozen, cells=tuned), load_published(PUBLISHED)).tables}
-    assert "mla_train_params" not in without
-    assert made["mla_counts"].rows == without["mla_counts"].rows
 
 
 def test_nothing_of_ours_comes_from_published_numbers(frozen):

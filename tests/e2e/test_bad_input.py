@@ -37,6 +37,7 @@ def target(tmp_path, cache):
     return folder
 
 
+@pytest.mark.slow
 def test_a_model_that_is_nowhere(refused, results):
     assert "is no folder here, no .gguf file, no Hub id" in refused("model.target=./no/such/folder")
     assert "unknown tiny model 'tiny:huge'" in refused("model.target=tiny:huge")

@@ -28,6 +28,7 @@ def test_an_experiment_is_one_word(tmp_path: Path, experiment: Run, results: Pat
     assert freeze_runs.main([str(results), "--to", str(tmp_path / "empty")]) == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_lists_jobs_and_runs_nothing(experiment: Run, results: Path) -> None:
     done = experiment("experiment=confl_window", "size=smoke", "dry_run=true")
     assert done.code == 0, done.stderr

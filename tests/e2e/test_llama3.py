@@ -65,6 +65,7 @@ def sweep(tmp_path: Path, results: Path, cache: Path) -> list[str]:
     return ["-m", "method=pacer,confl", "model=llama3", "task=gsm8k", *local_questions(tmp_path), *machine, *paths]
 
 
+@pytest.mark.slow
 def test_local_folders_take_the_place_of_the_repositories(
     pair: tuple[Path, Path], sweep: list[str], tmp_path: Path, results: Path, environment: dict[str, str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named(refused: Refused) -> None:
     assert "paths.cache_dir" in line
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_or_written_are_named(refused: Refused, tmp_path: Path) -> None:
     assert "/dev/null: cannot make this folder" in refused(make_tables, PAPER, "--out", "/dev/null")
     assert "/dev/null" in refused(report, PAPER, "--html", "/dev/null/page.html")
