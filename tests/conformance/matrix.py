@@ -239,13 +239,15 @@ def marks(*, quick: bool) -> list[Any]:
 
 
 def answers() -> list[Any]:
-    """Every case with every prompt and pair; of an official file only one is quick."""
+    """Every case with every prompt and pair; quick is every prompt on one pair and one prompt on all, of what runs
+    always, and of an official file a single one."""
     return [
-        pytest.param(case, PROMPTS[prompt], variant, marks=marks(quick=quick), id=f"{case}-{prompt}-{variant}")
+        pytest.param(case, PROMPTS[prompt], variant, marks=marks(quick=bool(quick)), id=f"{case}-{prompt}-{variant}")
         for case in cases()
         for prompt in PROMPTS
         for variant in VARIANTS
-        for quick in [always(case) or (usual(case) and (prompt, variant) == ("text", "plain"))]
+        for first in [(prompt == "text") + (variant == "plain")]
+        for quick in [(always(case) and first) or (usual(case) and first == 2)]
     ]
 
 
