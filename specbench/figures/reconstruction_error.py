@@ -19,6 +19,8 @@ def select(frozen: Frozen) -> pd.DataFrame:
     if frame.empty:
         raise NotEnoughData("no reconstruction rows: the experiment mla_matched writes them")
     frame = frame.drop_duplicates([*_KEYS, "layer"])  # runs on several tasks share a draft
+    tuned = frame["variant"] != "none"  # of a draft as converted both errors are one
+    frame = frame[tuned] if tuned.any() else frame
     return frame[["run_id", *_KEYS, "layer", "error_before", "error_after", "seconds"]].reset_index(drop=True)
 
 

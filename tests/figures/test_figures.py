@@ -22,6 +22,7 @@ from specbench.figures import (
     mla_forest,
     predicted_speedup,
     quality_pareto,
+    reconstruction_error,
     skip_heatmap,
     speedup_by_task,
     sweep,
@@ -212,6 +213,18 @@ def test_cells_are_judged_by_the_projects_own_rule(frozen: Frozen) -> None:
     judged = frame[frame["comparison"] == "functional − as converted"].set_index("task")["label"]
     assert judged.to_dict() == {"gsm8k": "improved", "humaneval": "worse", "cnn_dm": "unchanged"}
     assert frame["run_id"].str.contains("mla-functional").all()
+
+
+def test_errors_are_drawn_once_a_tuned_draft(frozen: Frozen) -> None:
+    """Runs of several tasks share a draft, and one that was not tuned has nothing to show beside it."""
+    layers = frozen.reconstruction
+    twice = pd.concat([layers, layers.assign(run_id="other task"), layers.assign(variant="none", tuning="{}")])
+    drawn = reconstruction_error.select(replace(frozen, reconstruction=twice))
+    assert len(drawn) == len(layers)
+    assert set(drawn["variant"]) == {"functional"}
+    assert len(reconstruction_error.select(replace(frozen, reconstruction=layers.assign(variant="none")))) == len(
+        layers
+    )
 
 
 def test_a_sweep_finds_what_was_swept(frozen: Frozen) -> None:
