@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from specbench.analysis.rows import counted, floats, pair, timed_conversations
-from specbench.analysis.speed import NOISY
+from specbench.analysis.speed import disagree, each_speedup
 from specbench.analysis.stats import Array, Interval, bca_interval, ratio_of_sums
 
 AR = "ar"
@@ -50,9 +49,7 @@ def speedup_of(table: pd.DataFrame) -> float:
 
 def is_noisy(table: pd.DataFrame) -> bool:
     """Whether the median over conversations is more than 10 % away from `speedup_of`."""
-    seconds_ar, tokens_ar, seconds, tokens = _columns(table)
-    median = float(np.median((seconds_ar / tokens_ar) / (seconds / tokens)))
-    return abs(median / speedup_of(table) - 1) > NOISY
+    return disagree(each_speedup(*_columns(table)), speedup_of(table))
 
 
 def speedup_interval(table: pd.DataFrame, *, seed: int = 0) -> Interval | None:

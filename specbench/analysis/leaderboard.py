@@ -12,7 +12,7 @@ from specbench.analysis.conditions import new_tokens
 from specbench.analysis.headline import headline, model_name
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import weighted
-from specbench.analysis.table_text import EMPTY, Cell, Table
+from specbench.analysis.table_text import EMPTY, Cell, Table, span
 from specbench.results.frozen import Frozen
 from specbench.results.specbench_files import MT_BENCH, OVERALL, SUBSETS
 
@@ -47,21 +47,8 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     times = timed_by_run(samples)
     category = samples.drop_duplicates(["run_id", "sample_id"]).set_index(["run_id", "sample_id"])["category"]
     rows = [row for _, runs in chosen.groupby(_GROUP, sort=False) for row in _board(runs, times, category)]
-    names = [
-        *_GROUP,
-        "model_name",
-        "new_tokens",
-        "arm",
-        "column",
-        "speedup",
-        "ci_low",
-        "ci_high",
-        "n",
-        "best",
-        "noisy",
-        "mat",
-    ]
-    return pd.DataFrame(rows, columns=names)
+    names = [*_GROUP, "model_name", "new_tokens", "arm", "column", "mat"]
+    return pd.DataFrame(rows, columns=[*names, "speedup", "ci_low", "ci_high", "n", "best", "noisy"])
 
 
 def _boards(chosen: pd.DataFrame) -> pd.Series:
@@ -154,8 +141,7 @@ def _our_row(source: str, board: pd.DataFrame, arm: str, columns: Sequence[str])
     shown = EMPTY if mat is None or pd.isna(mat) else Cell(f"{mat:.2f}")
     numbers = [_number(by_column.get(column)) for column in columns]
     counts = [row["n"] for row in by_column.values() if row["column"] != OVERALL and not pd.isna(row["n"])]
-    n = f"{min(counts):.0f}" + (f" to {max(counts):.0f}" if min(counts) < max(counts) else "") if counts else ""
-    head = (Cell(source), Cell(n), Cell(str(board["new_tokens"].iloc[0])), Cell(arm))
+    head = (Cell(source), Cell(span(counts)), Cell(str(board["new_tokens"].iloc[0])), Cell(arm))
     return (*head, *numbers, shown, _number(by_column.get(OVERALL), interval=True))
 
 

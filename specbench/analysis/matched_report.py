@@ -42,11 +42,12 @@ def report_of(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame, rul
     if cells.empty:
         return "no finished runs of method=mla"
     cells = _in_order(cells)
-    found = {pair: compare(main_tuning(cells), *pair, rule) for pair in COMPARISONS}
-    parts = {(other, MAIN_PARTS): compare(by_tuned_parts(cells), other, MAIN_PARTS, rule) for other in OTHER_PARTS}
+    usual, by_parts = main_tuning(cells), by_tuned_parts(cells)
+    found = {pair: compare(usual, *pair, rule) for pair in COMPARISONS}
+    found |= {(other, MAIN_PARTS): compare(by_parts, other, MAIN_PARTS, rule) for other in OTHER_PARTS}
     blocks = [
         ("Acceptance, % of drafted tokens", _acceptance(cells)),
-        *((_title(*pair, rule), _differences(*pair, compared)) for pair, compared in (found | parts).items()),
+        *((_title(*pair, rule), _differences(*pair, compared)) for pair, compared in found.items()),
         ("Acceptance that tuning gave back, of what conversion cost (cells that lost 2 points or more)", _back(cells)),
         (
             "Drafts: cache measured on its tensors, relative error behind the output projection",

@@ -62,13 +62,12 @@ def mla_table(frozen: Frozen, published: pd.DataFrame, found: Comparison | None 
 
 def _cell_row(cells: pd.DataFrame, cell: Mapping[Any, Any]) -> tuple[Cell, ...]:
     judged = cell["label"] in (IMPROVED, WORSE)
-    compared = {"kv": cell["before"], "functional": cell["after"]}  # on the prompts that both arms have
-    rates = {variant: _rate(cells, variant, cell) for variant in ("original", "none")}
-    shown = [number(rate, 2) for rate in (rates | {name: 100 * rate for name, rate in compared.items()}).values()]
+    rates = [_rate(cells, variant, cell) for variant in ("original", "none")]
+    rates += [100 * cell[side] for side in ("before", "after")]  # kv and functional, on the prompts that both have
     return (
         Cell("ours"),
         *_names(cell),
-        *shown,
+        *(number(rate, 2) for rate in rates),
         Cell(_difference(cell), judged),
         Cell(str(cell["published"])),
         Cell(str(cell["label"]), judged),

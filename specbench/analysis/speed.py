@@ -9,12 +9,22 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from specbench.analysis.rows import arm, floats, pair, ratio, timed_conversations
-from specbench.analysis.stats import Interval, bca_interval, mean, ratio_of_sums
+from specbench.analysis.stats import Array, Interval, bca_interval, mean, ratio_of_sums
 from specbench.results.schema import BASELINE, METHOD
 from specbench.results.specbench_files import CountTokens
 
 NOISY = 0.10  # the median of ratios and the ratio of sums may differ by this share
 PHASES = ("draft_s", "verify_s", "adapt_s", "host_s")
+
+
+def each_speedup(seconds_ar: Array, tokens_ar: Array, seconds: Array, tokens: Array) -> Array:
+    """The speedup of every conversation [q]."""
+    return (seconds_ar / tokens_ar) / (seconds / tokens)
+
+
+def disagree(each: Array, pooled: float) -> bool:
+    """Whether the median speedup is so far from the pooled one that the conversations count as noisy."""
+    return abs(float(np.median(each)) / pooled - 1) > NOISY
 
 
 def ratio_of_means_speedup(
@@ -43,19 +53,18 @@ def speedup_metrics(rows: pd.DataFrame, *, count_tokens: CountTokens | None = No
     tokens_ar, tokens = floats(table["tokens_ar"]), floats(table["tokens"])
     decode = (floats(table["decode_s_ar"]), tokens_ar, floats(table["decode_s"]), tokens)
     total = (floats(table["total_s_ar"]), tokens_ar, floats(table["total_s"]), tokens)
-    ratios = (decode[0] / decode[1]) / (decode[2] / decode[3])
-    walltime, median = float(ratio_of_sums(*decode)), float(np.median(ratios))
+    ratios, walltime = each_speedup(*decode), float(ratio_of_sums(*decode))
     return {
         "num_timed": len(table),
         "walltime_speedup": walltime,
         **_interval("", bca_interval(ratio_of_sums, decode, seed=seed)),
         "end_to_end_speedup": float(ratio_of_sums(*total)),
-        "median_speedup": median,
+        "median_speedup": float(np.median(ratios)),
         "mean_of_ratios_speedup": float(ratios.mean()),
         **_interval("mean_of_ratios_", bca_interval(mean, [ratios], seed=seed)),
         "ratio_of_means_speedup": ratio_of_means_speedup(total[3], total[2], total[1], total[0]),
         "speedup_specbench": _specbench(pairs, table, count_tokens),
-        "noisy": abs(median / walltime - 1) > NOISY,
+        "noisy": disagree(ratios, walltime),
     }
 
 

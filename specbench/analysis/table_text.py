@@ -56,6 +56,12 @@ def number(value: Any, digits: int) -> Cell:
     return EMPTY if missing(value) else Cell(f"{float(value):.{digits}f}")
 
 
+def span(counts: Iterable[float]) -> str:
+    """Counts as one number, or as the smallest and the largest; an empty text where there are none."""
+    known = sorted({int(count) for count in counts})
+    return " to ".join(map(str, dict.fromkeys((*known[:1], *known[-1:]))))
+
+
 @dataclass(frozen=True)
 class Table:
     """A finished table: `name` is its file's name, `notes` are sentences below it."""

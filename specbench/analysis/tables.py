@@ -16,7 +16,7 @@ from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import PLACE, headline, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import ranking_notes
-from specbench.analysis.table_text import EMPTY, Cell, Table, missing
+from specbench.analysis.table_text import EMPTY, Cell, Table, missing, span
 from specbench.results.frozen import Frozen
 
 
@@ -116,8 +116,7 @@ def _our_row(group: pd.DataFrame, arms: Sequence[str]) -> tuple[Cell, ...]:
 def _counts(group: pd.DataFrame) -> str:
     """Conversations behind a row; AR itself does not count where there are others."""
     others = group[group["arm"] != AR]
-    counts = sorted({int(n) for n in (others if len(others) else group)["num_measured"]})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return span((others if len(others) else group)["num_measured"])
 
 
 def speedup_cell(row: Mapping[Any, Any] | None) -> Cell:

@@ -22,18 +22,9 @@ NAMES = ("run_id", "model", "dtype", "task", "panel", "method", "controller", "l
 # Settings that do not tell two runs of one figure apart: they say how it was measured, are part of the panel, or are
 # conditions, which are named where they are not those of the others.
 _NOT_SHOWN = (
-    *(
-        "num_samples",
-        "experiment",
-        "size",
-        "measure",
-        "data",
-        "task",
-        "hardware",
-        "artefact",
-        "sampling.max_new_tokens",
-    ),
-    *("model.name", "model.display_name", "model.data", "model.target", "model.draft_revision"),
+    *("num_samples", "experiment", "size", "measure", "data", "task", "hardware", "artefact"),
+    *("sampling.max_new_tokens", "model.name", "model.display_name", "model.data", "model.target"),
+    "model.draft_revision",
 )
 CONTEXT = "cfg.task.context_tokens"
 

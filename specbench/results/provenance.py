@@ -9,17 +9,16 @@ from typing import Any
 import pandas as pd
 
 from specbench.config.identity import job_key
-from specbench.config.trees import flatten
 from specbench.results.files import read_json
 from specbench.results.store import read_tables
-from specbench.results.summary import CONFIGURED, left_out, load_config
+from specbench.results.summary import CONFIGURED, load_config, settings
 
 
 def provenance(run_dir: Path) -> dict[str, Any]:
     """The columns that a frozen run has beside its numbers; DataError names a damaged file."""
     config = load_config(run_dir)
-    settings = {f"{CONFIGURED}{key}": _anywhere(value) for key, value in flatten(config).items() if not left_out(key)}
-    return {"job": job_key(config), "load": _mean_load(run_dir), **_environment(run_dir), **settings}
+    told = {key: _anywhere(value) for key, value in settings(config).items()}
+    return {"job": job_key(config), "load": _mean_load(run_dir), **_environment(run_dir), **told}
 
 
 def configured(runs: pd.DataFrame) -> list[str]:

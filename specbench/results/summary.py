@@ -93,7 +93,8 @@ def _is_run(folder: Path) -> bool:
 def _run_row(folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"run_id": folder.name, "run_dir": str(folder), "status": INTERRUPTED}
     try:
-        row |= _configured(folder) | _settings(folder)
+        config = _config(folder)
+        row |= _named(folder, config) | settings(config)
         if not _ended(folder):
             return row
         summary = dict(_flat(read_json(folder / "summary.json")))
@@ -104,17 +105,21 @@ def _run_row(folder: Path) -> dict[str, Any]:
 
 def _identity(folder: Path) -> dict[str, Any]:
     """Names of the choices of an ended run: summary.json knows best (an embedded task names itself)."""
-    return {**_configured(folder), **_known(read_json(folder / "summary.json")), "run_id": folder.name}
+    return {**_named(folder, _config(folder)), **_known(read_json(folder / "summary.json")), "run_id": folder.name}
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None or key not in IDENTITY}
 
 
-def _configured(folder: Path) -> dict[str, Any]:
-    if not (folder / "config.yaml").exists():
+def _config(folder: Path) -> dict[str, Any]:
+    """The run's configuration; empty where a kill came before it was written."""
+    return load_config(folder) if (folder / "config.yaml").exists() else {}
+
+
+def _named(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    if not config:
         return {}
-    config = load_config(folder)
     method, hardware = config.get("method"), config.get("hardware")
     return {
         "model": _name(config.get("model")),
@@ -126,16 +131,10 @@ def _configured(folder: Path) -> dict[str, Any]:
     }
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    if not (folder / "config.yaml").exists():
-        return {}
-    flat = flatten(load_config(folder))
-    return {f"{CONFIGURED}{key}": value for key, value in flat.items() if not left_out(key)}
-
-
-def left_out(key: str) -> bool:
-    """Whether a key of a configuration says nothing of what was measured."""
-    return key.endswith("_target_") or key.startswith(_LEFT_OUT)
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a configuration, without keys that say nothing of what was measured."""
+    told = {key: value for key, value in flatten(config).items() if not key.endswith("_target_")}
+    return {f"{CONFIGURED}{key}": value for key, value in told.items() if not key.startswith(_LEFT_OUT)}
 
 
 def _name(choice: Any) -> str | None:
