@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from specbench.analysis.rows import counted, floats, pair, timed_conversations
+from specbench.analysis.rows import PAIRED, counted, floats, pair, timed_conversations
 from specbench.analysis.speed import disagree, each_speedup
 from specbench.analysis.stats import Array, Interval, bca_interval, ratio_of_sums
 
@@ -37,9 +37,8 @@ class Lead(NamedTuple):
 
 def timed_by_run(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Run id -> one row a timed conversation (index sample_id; tokens, decode_s and AR's) from a frame of samples."""
-    return {
-        str(run_id): timed_conversations(pair(counted(rows))) for run_id, rows in samples.groupby("run_id", sort=False)
-    }
+    by_run = samples[["run_id", *PAIRED]].groupby("run_id", sort=False)
+    return {str(run_id): timed_conversations(pair(counted(rows))) for run_id, rows in by_run}
 
 
 def speedup_of(table: pd.DataFrame) -> float:

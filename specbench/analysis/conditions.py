@@ -32,9 +32,13 @@ def with_conditions(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(conditions=conditions, remark=remarks)
 
 
+def condition_keys(runs: pd.DataFrame) -> list[str]:
+    """The keys of the configuration that are conditions and no settings of a method."""
+    return [key for key in configured(runs) if key.startswith(_COMPARED) and key not in _NOT_COMPARED]
+
+
 def _texts(runs: pd.DataFrame) -> pd.DataFrame:
-    keys = [key for key in configured(runs) if key.startswith(_COMPARED) and key not in _NOT_COMPARED]
-    texts = runs[[*keys, *(name for name in _MACHINE if name in runs)]].map(shown)
+    texts = runs[[*condition_keys(runs), *(name for name in _MACHINE if name in runs)]].map(shown)
     if "device" in texts:
         texts["device"] = texts["device"].str.partition(":")[0]
     return texts.sort_index(axis=1)

@@ -13,6 +13,7 @@ from specbench.results.store import FINISHED
 
 # A row of a table: what must be equal for two methods to be comparable.
 PLACE = ["model", "dtype", "sampling", "place", "conditions"]
+_ACCEPTANCE = "cfg.measure.acceptance"
 _PLAIN = ("none", "fixed")
 # Ends of the names of experiments that run methods as they come; all others vary settings.
 _FIRST = ("headline", "_main", "_leaderboard", "longdoc", "all_methods")
@@ -34,13 +35,15 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
-    """One row of `labelled(runs)` for each PLACE and arm; a bound that knows the answer ranks among no methods.
+    """One row of `labelled(runs)` for each PLACE and arm.
+
+    A bound that knows the answer ranks among no methods; a draft that was only replayed has tables of its own.
 
     Of several runs the first of these wins: it belongs to an experiment in `prefer`; to one of _FIRST, in their order;
     it was timed; it has more conversations; its run id comes first.
     """
     known = labelled(runs)
-    known = known[~is_bound(known)]
+    known = known[~is_bound(known) & ~_is_replayed(known)]
     if known.empty:
         return known
     names = set(prefer)
@@ -55,6 +58,13 @@ def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
 def is_bound(runs: pd.DataFrame) -> pd.Series:
     """Which runs are bounds and no methods."""
     return runs["bound"].eq(True) if "bound" in runs else pd.Series(False, index=runs.index)
+
+
+def _is_replayed(runs: pd.DataFrame) -> pd.Series:
+    """Which runs took AR's answers and no steps of their own: cells of matched drafts."""
+    if _ACCEPTANCE not in runs:
+        return pd.Series(False, index=runs.index)
+    return runs[_ACCEPTANCE].eq("replay") & runs["method"].ne("ar")
 
 
 def marked(name: str, run: Mapping[Any, Any]) -> str:

@@ -10,6 +10,9 @@ import pandas as pd
 from specbench.results.schema import BASELINE, KEY, METHOD
 
 TURN = ["sample_id", "turn", "repeat"]
+# What is compared in pairs; rows are wide, and joining all of their columns takes ten times as long.
+_COMPARED = ["timed", "num_tokens", "num_tree_tokens", "prefill_s", "decode_s", "draft_s", "text"]
+PAIRED = ["used", "finish_reason", "arm", *TURN, *_COMPARED]  # columns that `counted` and `pair` need
 
 
 class Outcomes(NamedTuple):
@@ -54,8 +57,9 @@ def own_steps(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a turn that both arms decoded; AR's columns end in `_ar`."""
-    return arm(rows, METHOD).merge(arm(rows, BASELINE), on=TURN, suffixes=("", "_ar"))
+    """One row a turn that both arms decoded, with its tokens, seconds and text; AR's columns end in `_ar`."""
+    narrow = rows[["arm", *TURN, *(name for name in _COMPARED if name in rows)]]  # live rates know the first few
+    return arm(narrow, METHOD).merge(arm(narrow, BASELINE), on=TURN, suffixes=("", "_ar"))
 
 
 def timed_conversations(pairs: pd.DataFrame) -> pd.DataFrame:

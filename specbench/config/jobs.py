@@ -26,7 +26,7 @@ from specbench.types import SampleError, SpecbenchError
 log = logging.getLogger(__name__)
 
 FILE_NAME = "job.json"
-EXIT_CODES = {"done": 0, "user error": 2, "failed": 1, "interrupted": 130, "running": 1}
+EXIT_CODES = {"done": 0, "planned": 0, "user error": 2, "failed": 1, "interrupted": 130, "running": 1}
 
 
 @dataclass
@@ -96,9 +96,10 @@ def run_job(cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> fl
 
 def _measure(record: JobRecord, cfg: DictConfig, measure: Callable[[RunConfig], float | None]) -> None:
     try:
-        value = measure(run_config(cfg, record.overrides))
+        config = run_config(cfg, record.overrides)
+        value = measure(config)
         record.objective = None if value is None or not math.isfinite(value) else float(value)
-        record.status = "done"
+        record.status = "planned" if config.dry_run and value != 0 else "done"
     except SampleError as error:  # everything else was measured and kept
         record.status, record.message = "failed", str(error)
         log.error("%s", error)
@@ -120,11 +121,17 @@ def finish() -> tuple[int, str]:
 
 
 def table(records: Sequence[JobRecord]) -> str:
-    """One line a job: number, overrides, status, objective (seconds in a dry run), and what went wrong."""
+    """What all jobs have in common, then one line a job: its own words, status, objective, and what went wrong.
+
+    In a dry run seconds stand for the objective.
+    """
     planned = all("dry_run=true" in map(str.lower, record.overrides) for record in records)
+    common = [word for word in records[0].overrides if all(word in record.overrides for record in records)]
     rows = [("job", "overrides", "status", "about s" if planned else "objective")]
-    rows += [(str(r.number), " ".join(r.overrides), r.status, _number(r.objective)) for r in records]
-    lines = aligned(rows)
+    for record in records:
+        own = " ".join(word for word in record.overrides if word not in common)
+        rows.append((str(record.number), own, record.status, _number(record.objective)))
+    lines = [*([f"all jobs: {' '.join(common)}"] if common else []), *aligned(rows)]
     for message in dict.fromkeys(r.message for r in records if r.message):
         numbers = [str(r.number) for r in records if r.message == message]
         lines.append(f"job{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {message}")
@@ -134,10 +141,12 @@ def table(records: Sequence[JobRecord]) -> str:
 
 def _total(records: Sequence[JobRecord]) -> str:
     """What a dry run amounts to."""
-    seconds = [record.objective for record in records if record.objective is not None]
-    unknown = len(records) - len(seconds)
+    left = [record.objective for record in records if record.status == "planned"]
+    seconds = [value for value in left if value is not None]
+    unknown, done = len(left) - len(seconds), sum(record.status == "done" for record in records)
     rest = f", and {unknown} jobs that no earlier run tells the time of" if unknown else ""
-    return f"{len(records)} jobs planned, none run: about {sum(seconds) / 60:.0f} min{rest}"
+    rest += f"; {done} are done already" if done else ""
+    return f"{len(left)} jobs planned, none run: about {sum(seconds) / 60:.0f} min{rest}"
 
 
 def _number(value: float | None) -> str:

@@ -64,11 +64,11 @@ def compose_each(jobs: Sequence[Sequence[str]]) -> list[RunConfig | ConfigError]
 
 def _config(words: Sequence[str]) -> RunConfig | ConfigError:
     try:
-        return run_config(_assembled(words), words)
-    except (ConfigError, HydraException, OmegaConfBaseException):
-        pass  # `compose` knows how to say what is wrong
-    try:
-        return compose(words)
+        try:
+            cfg = _assembled(words)
+        except (ConfigError, HydraException, OmegaConfBaseException):
+            return compose(words)  # it knows how to say what is wrong
+        return run_config(cfg, words)
     except ConfigError as error:
         return error
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from specbench.analysis.conditions import unusual
+from specbench.analysis.conditions import condition_keys, unusual
 from specbench.analysis.table_text import shown
 from specbench.figures.style import CONTROLLERS, METHODS, Look, look_of, published, variant
 from specbench.results.frozen import Frozen
@@ -23,8 +23,7 @@ NAMES = ("run_id", "model", "dtype", "task", "panel", "method", "controller", "l
 # conditions, which are named where they are not those of the others.
 _NOT_SHOWN = (
     *("num_samples", "experiment", "size", "measure", "data", "task", "hardware", "artefact"),
-    *("sampling.max_new_tokens", "model.name", "model.display_name", "model.data", "model.target"),
-    "model.draft_revision",
+    *("model.name", "model.display_name", "model.data", "model.target", "model.draft_revision"),
 )
 CONTEXT = "cfg.task.context_tokens"
 
@@ -147,7 +146,9 @@ def _panels(runs: pd.DataFrame) -> list[str]:
 
 def _settings(runs: pd.DataFrame) -> pd.Series:
     """What tells runs of one method in one panel apart, for each run; "" where nothing does."""
-    keys = [key for key in configured(runs) if not key.removeprefix(CONFIGURED).startswith(_NOT_SHOWN)]
+    told = condition_keys(runs)
+    keys = [key for key in configured(runs) if key not in told]
+    keys = [key for key in keys if not key.removeprefix(CONFIGURED).startswith(_NOT_SHOWN)]
     text = runs[keys].map(functools.partial(shown, nothing="none"))
     differing = [key for key in keys if (text[key].groupby(runs["panel"]).nunique() > 1).any()]
     if not differing:

@@ -94,9 +94,7 @@ def _recover(path: Path) -> tuple[int, set[str]]:
             sample_id = _sample_id(line)
             if sample_id is None:
                 if size + len(line) < total:
-                    raise DataError(
-                        f"{path}, line {number}: damaged in the middle; remove the run folder to start over"
-                    )
+                    raise DataError(f"{path}, line {number}: damaged; without this line only its sample runs again")
                 logger.warning("%s: the last line was cut by a kill; its sample runs again", path)
                 break
             size += len(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 _BINS = 15
 
@@ -13,6 +12,8 @@ Floats = NDArray[np.float64]
 
 def auc(chance: Floats, right: NDArray[np.bool_]) -> float | None:
     """The chance that a right token is ranked above a wrong one; None where one kind is missing."""
+    from sklearn.metrics import roc_auc_score  # half a second, which only trainings and tables need to spend
+
     return None if right.all() or not right.any() else float(roc_auc_score(right, chance))
 
 

@@ -165,6 +165,15 @@ def test_the_run_that_speaks_for_a_method_is_a_main_one(tmp_path):
     assert list(headline(open_results(tmp_path).runs, prefer=["pacer_threshold"])["run_id"]) == ["ablation"]
 
 
+def test_a_draft_that_was_only_replayed_speaks_for_no_method(tmp_path):
+    for name, method in (("ar", "ar"), ("decoded", "sps"), ("replayed", "sps")):
+        write_run(tmp_path, Spec(name, method, conversations=9 if name == "replayed" else 8))
+    runs = open_results(tmp_path).runs
+    assert set(headline(runs)["run_id"]) == {"ar", "replayed"}  # the longer run
+    runs["cfg.measure.acceptance"] = ["replay" if name in ("ar", "replayed") else "decode" for name in runs["run_id"]]
+    assert set(headline(runs)["run_id"]) == {"ar", "decoded"}
+
+
 def test_rules_of_one_draft_are_compared_without_their_own_keys(tmp_path):
     write_run(tmp_path, Spec("a", experiment="pacer_length_distribution", config={"controller": {"threshold": 0.5}}))
     svip = {"controller": {"entropy_threshold": 0.3}}

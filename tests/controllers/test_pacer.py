@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import Gate, GateShape
@@ -18,6 +17,7 @@ from specbench.controllers.step_gate import StepGate
 from specbench.methods.sps import SpeculativeSampling
 from specbench.models.artefact import Artefact, Artefacts
 from specbench.types import ConfigError
+from tests.composed import composed
 from tests.decoding.tinies import PROMPT, ar_tokens, decode, tiny_draft
 
 KEY = {"target": "t", "draft": "d", "dtype": "float32", "template": "x", "drafter": "sps"}
@@ -26,7 +26,7 @@ COUNT = 40
 
 def config(*overrides: str) -> Any:
     words = [f"method.controller.{word}" for word in overrides]
-    return compose(["model=tiny", "method=pacer", *words]).method.controller
+    return composed("model=tiny", "method=pacer", *words).method.controller
 
 
 def constant(chance: float) -> Gate:

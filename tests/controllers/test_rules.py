@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from specbench.config import compose
 from specbench.controllers.adaptive import AdaptiveThreshold, DraftVerify
 from specbench.controllers.confidence import ConfidenceStop, DynamicConfidence, cheapest_threshold
 from specbench.decoding.protocol import Block
 from specbench.decoding.target import Target
 from specbench.methods.build import Parts, build_controller
 from specbench.types import Sampling, Verdict
+from tests.composed import composed
 from tests.decoding.tinies import tiny_target
 
 GREEDY = SimpleNamespace(sampling=Sampling())
@@ -36,7 +36,7 @@ def one(**signals: Any) -> Block:
 
 def configured(name: str, *overrides: str) -> Any:
     words = [f"method.controller.{override}" for override in overrides]
-    method = compose(["model=tiny", "method=sps", f"method/controller={name}", *words]).method
+    method = composed("model=tiny", "method=sps", f"method/controller={name}", *words).method
     return build_controller(method, Parts(Target(tiny_target()), Sampling()))
 
 

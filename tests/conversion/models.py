@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.config import compose
 from specbench.config.methods_mla import MlaConfig
 from specbench.conversion.layer import AttentionWeights, attention_weights
 from specbench.conversion.plan import Converter, Plan, full_names
@@ -18,6 +17,7 @@ from specbench.conversion.walk import Walk
 from specbench.models.checkpoint import cast_all
 from specbench.models.decoder import Decoder
 from specbench.models.latent_model import latent_decoder
+from tests.composed import composed
 from tests.models.pairs import decoder_of, library_model, random_ids
 
 LLAMA3 = {
@@ -40,7 +40,7 @@ def base(family: str = "llama", dtype: torch.dtype = torch.float64, **changes: A
 
 @functools.cache
 def _config() -> MlaConfig:
-    method = compose(["model=tiny", "method=mla"]).method
+    method = composed("model=tiny", "method=mla").method
     assert isinstance(method, MlaConfig)
     return method
 

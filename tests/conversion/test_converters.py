@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.config import compose
 from specbench.conversion import mha2mla, transmla
 from specbench.conversion.budget import Elements
 from specbench.conversion.layer import Projection, attention_weights
@@ -17,6 +16,7 @@ from specbench.conversion.plan import Converter
 from specbench.conversion.ranks import water_fill
 from specbench.conversion.statistics import LayerStatistics
 from specbench.types import ConfigError, ModelError
+from tests.composed import composed
 from tests.conversion.models import base, config, converted, converter, planned, statistics
 
 # Cached numbers a token and layer of the models that the issue of ranks is about: D, K, d, and the two ranks.
@@ -202,7 +202,7 @@ def test_care_gives_layers_ranks_of_their_own_within_the_budget() -> None:
 
 
 def words(*more: str) -> Any:
-    return compose(["model=tiny", "method=mla", *more]).method
+    return composed("model=tiny", "method=mla", *more).method
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from specbench.results.experiments import join_experiment
 from specbench.results.schema import choice_row
 from specbench.results.store import RunStore
 from specbench.types import ChoiceRecord
+from tests.results.folders import quick_intervals
 from tests.results.rows import KEY_DEFAULTS, sample, step
 
 AR_STEP = 0.010
@@ -46,22 +47,23 @@ class MadeUp:
     searches: str | None = None  # knapspec | confl | swift: which search writes the choices
     status: str = "finished"
     model: Mapping[str, Any] = field(default_factory=dict)  # more of its keys
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # more of its keys
     timed: bool = True
     repeated: int | None = None  # the conversation that was measured twice, the second time in vain
 
     @property
     def run_id(self) -> str:
         said = "-".join(f"{key}{value}" for key, value in self.settings.items())
-        more = "-".join([*map(str, self.model.values()), *([] if self.timed else ["untimed"])])
-        parts = (self.method, self.controller, self.task, str(self.context or ""), said, self.experiment or "", more)
-        return "-".join(part for part in ("tiny", *parts) if part)
+        more = [*self.model.values(), *self.sampling.values(), *([] if self.timed else ["untimed"])]
+        parts = (self.method, self.controller, self.task, self.context or "", said, self.experiment or "", *more)
+        return "-".join(str(part) for part in ("tiny", *parts) if part)
 
     def config(self) -> dict[str, Any]:
         method = {"name": self.method, "controller": {"name": self.controller}, **self.settings}
         task = {"name": self.task, "context_tokens": self.context}
         return {
             "model": {"name": "tiny", **self.model},
-            "sampling": {"max_new_tokens": self.tokens},
+            "sampling": {"max_new_tokens": self.tokens, **self.sampling},
             "method": method,
             "task": task,
             "hardware": {"dtype": "float32", "device": "cpu"},
@@ -81,7 +83,9 @@ def write(run: MadeUp, results: Path, *, seed: int = 0, also_of: Sequence[str] =
         for number in range(run.samples):
             store.append(f"s{number}", *_conversation(run, number, draws))
         frames = store.frames()
-        own = summarise(frames.samples, frames.steps, frames.choices if run.searches else None, dtype="float32")
+        choices = frames.choices if run.searches else None
+        with quick_intervals():
+            own = summarise(frames.samples, frames.steps, choices, dtype="float32")
         store.finalize({**own, "t_curve": CURVE}, status=run.status)
     for experiment in also_of:
         join_experiment(folder, experiment)

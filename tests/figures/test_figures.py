@@ -259,6 +259,13 @@ def test_answers_of_another_length_say_so(tmp_path: Path) -> None:
     assert frame["label"].to_dict() == {"pld": "PLD", "sps": "SpS", "knapspec": "KnapSpec, 256 new tokens"}
 
 
+def test_another_condition_is_said_once(tmp_path: Path) -> None:
+    base = {"top_p": 1.0}
+    runs = [MadeUp("pld", sampling=base), MadeUp("sps", sampling=base), MadeUp("sps", sampling={"top_p": 0.5})]
+    labels = speedup_by_task.select(drawn_of(tmp_path, *runs))["label"]
+    assert sorted(labels) == ["PLD", "SpS", "SpS, top_p=0.5"]
+
+
 def test_quality_is_compared_at_one_length(tmp_path: Path) -> None:
     runs = [MadeUp("pld", accuracy=0.1), MadeUp("sps", accuracy=0.2), MadeUp("swift", tokens=256, accuracy=0.9)]
     panels = quality_pareto.select(drawn_of(tmp_path, *runs)).set_index("method")["panel"].to_dict()

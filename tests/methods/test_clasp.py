@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.config import compose
 from specbench.controllers.confidence import ConfidenceStop
 from specbench.controllers.fixed import FixedLength
 from specbench.methods import clasp as clasp_module
@@ -22,6 +21,7 @@ from specbench.models.decoder import Decoder, Taps
 from specbench.models.kv_cache import KVCache
 from specbench.models.tiny import SPEC, target_weights
 from specbench.types import ConfigError
+from tests.composed import composed
 from tests.decoding.tinies import PROMPT, ar_tokens, check_every_step, decode, fresh_cache, loaded, tiny_target
 
 TOKENS = (*PROMPT, 99, 115, 7)
@@ -217,7 +217,7 @@ def test_a_doubted_token_is_kept_and_verified() -> None:
 
 
 def built_from(*words: str) -> Any:
-    config = compose(["model=tiny", "method=clasp", *words]).method
+    config = composed("model=tiny", "method=clasp", *words).method
     parts = SimpleNamespace(target=SimpleNamespace(decoder=tiny_target()), sampling=None, timer=None, model_hash=None)
     return build_generator(config, parts).drafter  # type: ignore[arg-type]
 
@@ -236,7 +236,7 @@ def test_too_many_layers_are_refused() -> None:
 
 def test_an_interval_that_never_fires_is_refused() -> None:
     with pytest.raises(ConfigError, match="optimize_interval=1"):
-        compose(["method=clasp", "method.optimize_interval=1"])
+        composed("method=clasp", "method.optimize_interval=1")
 
 
 def test_a_given_set_is_used_without_a_search() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.decoding.target import Target
 from specbench.methods.build import Parts, build_generator
 from specbench.methods.confidence_selection import confidences, entropies
 from specbench.methods.confl import Context
 from specbench.models.decoder import Taps
 from specbench.types import ConfigError, Sampling
+from tests.composed import composed
 from tests.decoding.tinies import PROMPT, ar_tokens, check_every_step, tiny_target
 
 SMALL = ("method.context_window=6", "method.search_interval=2")
@@ -26,7 +26,7 @@ LAYERS = range(1, 5)  # of six
 
 @functools.cache
 def config(*changes: str) -> Any:
-    return compose(["model=tiny", *changes]).method
+    return composed("model=tiny", *changes).method
 
 
 def built(*changes: str, method: str = "confl", sampling: Sampling | None = None, variant: str = "plain") -> Any:
@@ -192,9 +192,9 @@ def test_passes_cover_the_window_without_the_next_root():
 ])  # fmt: skip
 def test_what_is_not_legal_is_said(change, said):
     with pytest.raises(ConfigError, match=said):
-        compose(["model=tiny", "method=confl", f"method.{change}"])
+        composed("model=tiny", "method=confl", f"method.{change}")
 
 
 def test_a_window_behind_the_prompt_must_fit():
     with pytest.raises(ConfigError, match="context_anchor"):
-        compose(["model=tiny", "method=confl", "method.context_anchor=prompt", "method.context_window=300"])
+        composed("model=tiny", "method=confl", "method.context_anchor=prompt", "method.context_window=300")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.decoding.target import Target
 from specbench.hardware.latency import LatencyModel
 from specbench.hardware.profile import VerifyCurve
@@ -23,6 +22,7 @@ from specbench.methods.layer_skip import LayerSkipDrafter
 from specbench.methods.skip_sets import store_set
 from specbench.models.tiny import SPEC
 from specbench.types import ConfigError, Generation, Sampling
+from tests.composed import composed
 from tests.decoding.tinies import PROMPT, ar_tokens, check_every_step, tiny_target
 
 LATENCY = LatencyModel(attention_slope=1e-6, attention_base=1e-3, mlp=1e-3, head=1e-4, fixed=1e-4)
@@ -33,7 +33,7 @@ OUTER = {0, 1, 2 * SPEC.num_layers - 2, 2 * SPEC.num_layers - 1}
 
 
 def build(*overrides: str, method: str = "knapspec", sampling: Sampling | None = None, **parts: Any) -> Any:
-    config = compose(["model=tiny", f"method={method}", *overrides]).method
+    config = composed("model=tiny", f"method={method}", *overrides).method
     given = {"curve": lambda: CURVE, "latency": lambda plan: LATENCY} | parts
     return build_generator(config, Parts(target=Target(tiny_target()), sampling=sampling or Sampling(), **given))
 
@@ -333,7 +333,7 @@ def test_ours_keeps_a_set_for_the_next_prompt_until_it_is_reset() -> None:
 )
 def test_what_makes_no_sense_is_refused(override: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        compose(["model=tiny", "method=knapspec", override])
+        composed("model=tiny", "method=knapspec", override)
 
 
 def test_a_stored_set_is_used_without_any_search(tmp_path: Any) -> None:

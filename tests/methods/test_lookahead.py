@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.decoding.protocol import Request
 from specbench.decoding.sampling import GeneratorDraws
 from specbench.decoding.target import Target
@@ -14,6 +13,7 @@ from specbench.methods.lookahead import Lookahead
 from specbench.methods.lookahead_draft import LookaheadDraft
 from specbench.methods.lookahead_engine import LookaheadEngine
 from specbench.types import ConfigError, Generation, Sampling
+from tests.composed import composed
 from tests.decoding.tinies import PROMPT, ar_tokens, check_every_step, decode, tiny_target
 
 ZEROS = (256, *(0,) * 12)  # with the variant whose answers are full of zeros
@@ -133,10 +133,10 @@ def test_sampling_drafts_are_greedy_phrases_and_verified_as_such() -> None:
 )
 def test_bad_sizes_are_one_clear_error(override: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        compose(["model=tiny", "method=lookahead", f"method.{override}"])
+        composed("model=tiny", "method=lookahead", f"method.{override}")
     assert words in str(error.value)
 
 
 def test_a_controller_is_refused() -> None:
     with pytest.raises(ConfigError, match="method=lookahead takes no controller"):
-        compose(["model=tiny", "method=lookahead", "method/controller=fixed"])
+        composed("model=tiny", "method=lookahead", "method/controller=fixed")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.controllers.base import ControllerBase
 from specbench.controllers.confidence import ConfidenceStop
 from specbench.controllers.fixed import FixedLength
@@ -27,6 +26,7 @@ from specbench.methods.lookahead_engine import LookaheadEngine
 from specbench.methods.ouroboros import Options, Ouroboros
 from specbench.models.decoder import Decoder
 from specbench.types import ConfigError, Generation, Sampling
+from tests.composed import composed
 from tests.decoding.tinies import (
     PROMPT,
     ar_tokens,
@@ -219,7 +219,7 @@ def test_suffixes_can_depend_on_how_drafting_ended() -> None:
 
 
 def test_leaving_out_tokens_is_refused_when_sampling() -> None:
-    config = compose(["model=tiny", "method=ouroboros", "method.on_fail=drop_block"]).method
+    config = composed("model=tiny", "method=ouroboros", "method.on_fail=drop_block").method
     parts = Parts(target=Target(tiny_target()), sampling=Sampling(temperature=1.0), draft=tiny_draft())
     with pytest.raises(ConfigError, match=r"method\.on_fail=drop_block: only legal with sampling\.temperature=0"):
         build_generator(config, parts)
@@ -295,5 +295,5 @@ def test_sampled_tokens_follow_the_target() -> None:
 )
 def test_bad_values_are_one_clear_error(override: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        compose(["model=tiny", "method=ouroboros", f"method.{override}"])
+        composed("model=tiny", "method=ouroboros", f"method.{override}")
     assert words in str(error.value)

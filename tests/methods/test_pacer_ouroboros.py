@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import FEATURES, Gate, GateShape
@@ -19,6 +18,7 @@ from specbench.decoding.protocol import Block
 from specbench.decoding.target import Target
 from specbench.models.decoder import Decoder
 from specbench.types import ConfigError, Sampling
+from tests.composed import composed
 from tests.controllers.test_pacer import stop
 from tests.decoding.tinies import ar_tokens, tiny_draft
 from tests.methods.test_ouroboros import COUNT, LOOP, drafts, ouroboros, run, watched
@@ -128,14 +128,14 @@ def test_a_gate_that_looks_at_drawn_tokens_leaves_the_distribution_alone() -> No
 
 
 def test_the_configuration_is_ouroboros_with_the_gate() -> None:
-    ours, plain = (compose(["model=tiny", f"method={name}"]).method for name in ("pacer_ouroboros", "ouroboros"))
+    ours, plain = (composed("model=tiny", f"method={name}").method for name in ("pacer_ouroboros", "ouroboros"))
     assert (ours.name, ours.controller.name, plain.controller.name) == ("pacer_ouroboros", "pacer", "fixed")
     assert {key: value for key, value in vars(ours).items() if key not in ("name", "controller")} == {
         key: value for key, value in vars(plain).items() if key not in ("name", "controller")
     }
-    published = compose(["model=tiny", "method=pacer_ouroboros", "method.variant=spec_bench"]).method
+    published = composed("model=tiny", "method=pacer_ouroboros", "method.variant=spec_bench").method
     assert published.variant == "spec_bench"
-    official = compose(["model=tiny", "method=ouroboros_official", "method/controller=pacer"]).method
+    official = composed("model=tiny", "method=ouroboros_official", "method/controller=pacer").method
     assert (official.scope, official.truncate_overshoot, official.controller.name) == ("run", True, "pacer")
     with pytest.raises(ConfigError, match="block_size=17"):
-        compose(["model=tiny", "method=pacer_ouroboros", "method.controller.block_size=17"])
+        composed("model=tiny", "method=pacer_ouroboros", "method.controller.block_size=17")

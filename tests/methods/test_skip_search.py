@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from scripts.golden.enumeration import BranchDraws, continued, distribution
-from specbench.config import compose
 from specbench.controllers.fixed import FixedLength
 from specbench.decoding.target import Target
 from specbench.decoding.verification import verify
@@ -20,6 +19,7 @@ from specbench.methods.build import Parts, build_generator
 from specbench.methods.chain import Branching, ChainDrafter
 from specbench.methods.skip_search import affordable_siblings, branching, interior, look, shipped_set
 from specbench.types import ConfigError, ModelError, Sampling, Verdict, VerifyResult
+from tests.composed import composed
 from tests.decoding.exact import Language
 from tests.decoding.tinies import PROMPT, ar_tokens, assert_cache_holds, fresh_cache, tiny_target
 
@@ -34,9 +34,8 @@ def parts(curve: VerifyCurve | None = None, **fields: Any) -> Parts:
 
 
 def tree(**changes: Any) -> Any:
-    return compose(
-        ["model=tiny", "method=confl", *(f"method.tree.{key}={value}" for key, value in changes.items())]
-    ).method.tree
+    words = [f"method.tree.{key}={value}" for key, value in changes.items()]
+    return composed("model=tiny", "method=confl", *words).method.tree
 
 
 def test_auto_adds_what_verification_gives_away():
@@ -71,7 +70,7 @@ def test_sampling_has_its_own_widths():
 @pytest.mark.parametrize("bad", ["max_nodes=wide", "max_nodes=0", "max_overhead=-1", "widths_greedy=[3,5]"])
 def test_trees_that_cannot_be_are_refused(bad):
     with pytest.raises(ConfigError, match=r"method\.tree"):
-        compose(["model=tiny", "method=swift", f"method.tree.{bad}"])
+        composed("model=tiny", "method=swift", f"method.tree.{bad}")
 
 
 # ---- trees when sampling
@@ -157,7 +156,7 @@ def test_models_without_a_middle_are_refused():
 
 @functools.cache
 def config(method: str, *changes: str) -> Any:
-    return compose(["model=tiny", f"method={method}", *changes]).method
+    return composed("model=tiny", f"method={method}", *changes).method
 
 
 @pytest.mark.parametrize("method", ["confl", "swift"])

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.config import compose
 from specbench.decoding.target import Target
 from specbench.methods.build import Parts, build_generator
 from specbench.methods.swift_search import GaussianProcess, Proposal, SetSearch
 from specbench.types import ConfigError, Sampling
+from tests.composed import composed
 from tests.decoding.tinies import PROMPT, ar_tokens, check_every_step, tiny_target
 
 COUNT = 48
@@ -25,7 +25,7 @@ SMALL = ("method.context_window=6", "method.bayes=false", "method.max_score=1.0"
 
 @functools.cache
 def config(*changes: str) -> Any:
-    return compose(["model=tiny", *changes]).method
+    return composed("model=tiny", *changes).method
 
 
 def built(*changes: str, method: str = "swift", variant: str = "plain") -> Any:
@@ -293,4 +293,4 @@ def test_much_weight_on_doubt_looks_elsewhere():
 )
 def test_what_is_not_legal_is_said(change):
     with pytest.raises(ConfigError, match=change.split("=")[0]):
-        compose(["model=tiny", "method=swift", f"method.{change}"])
+        composed("model=tiny", "method=swift", f"method.{change}")

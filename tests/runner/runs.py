@@ -15,12 +15,13 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from specbench.config import RunConfig, compose, run_id
+from specbench.config import RunConfig, run_id
 from specbench.models.tiny import prepare_tiny
 from specbench.results.files import read_json
 from specbench.results.summary import load_samples, load_steps
 from specbench.runner import run
 from specbench.types import SampleError
+from tests.composed import composed
 
 WORDS = (
     "model=tiny",
@@ -94,7 +95,7 @@ def tiny_config(words: Iterable[str], results: Path, cache: Path) -> RunConfig:
 @functools.cache
 def _composed(words: tuple[str, ...]) -> RunConfig:
     """Composing takes longer than such a run, so it is done once for each set of choices."""
-    return compose(words)
+    return composed(*words)
 
 
 def _changed(part: Any, key: Sequence[str], value: Any) -> Any:
