@@ -87,14 +87,19 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     """
     several = runs.groupby("method")["controller"].transform("nunique") > 1
     by_controller = runs["method"] + "/" + runs["controller"].astype(str)
-    runs = runs.assign(panel=_panels(runs), look=by_controller.where(several, runs["method"]))
+    runs = _with(runs, panel=_panels(runs), look=by_controller.where(several, runs["method"]))
     settings = pd.concat([_settings(own) for _, own in runs.groupby("look")])
     others = unusual(runs, "panel")
     said = [", ".join(filter(None, (settings[place], others[place]))) for place in runs.index]
-    runs = runs.assign(label=[_label(key, text) for key, text in zip(runs["look"], said, strict=True)])
+    runs = _with(runs, label=[_label(key, text) for key, text in zip(runs["look"], said, strict=True)])
     order = [name for name in ("num_measured", "finished_at") if name in runs]
     best = runs.sort_values(order, kind="stable").drop_duplicates(["panel", "label"], keep="last").index
     return runs[runs.index.isin(best)]
+
+
+def _with(runs: pd.DataFrame, **columns: Any) -> pd.DataFrame:
+    """The runs with more columns, in one step: inserted one by one, pandas warns of a frame in many pieces."""
+    return pd.concat([runs, pd.DataFrame(columns, index=runs.index)], axis=1)
 
 
 def looks(frame: pd.DataFrame) -> dict[str, Look]:
