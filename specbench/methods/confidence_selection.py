@@ -2,7 +2,7 @@
 
 A layer whose confidence lies below the mean of its neighbours (less lambda standard deviations) is skipped; how many
 neighbours count grows with depth and with the curvature of the confidences over the layers. Source: the code of
-WA225/ConfLayers; the paper's text differs (docs/methods/confl.md).
+WA225/ConfLayers; a summary of the paper differs (docs/methods/confl.md).
 """
 
 from __future__ import annotations
