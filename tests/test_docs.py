@@ -77,3 +77,14 @@ def test_every_method_has_its_page() -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 250
+
+
+def test_every_experiment_takes_as_long_as_its_file_says() -> None:
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", page.partition("## The files")[2], re.MULTILINE)
+    assert {name for name, _ in rows} == {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    for name, told in rows:
+        text = (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+        assert (
+            "nothing after `headline`" if told == "shared" else f"embedded {told.removesuffix(' + shared')} "
+        ) in text
