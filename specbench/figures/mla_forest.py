@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from specbench.analysis.matched_cells import CELL, IMPROVED, UNCHANGED, WORSE, compare, differing, main_tuning
 from specbench.figures.base import NotEnoughData
-from specbench.figures.style import BETTER, INK, SAME, WORSE_LOOK, Look, grid, legend, styled
+from specbench.figures.rows import row_panels
+from specbench.figures.style import BETTER, INK, SAME, WORSE_LOOK, Look, legend, styled
 from specbench.results.frozen import Frozen
 
 # (after, before): what is compared, as results/schema.py names the variants of a cell.
@@ -48,23 +49,20 @@ def build(frame: pd.DataFrame) -> Figure:
     """One panel a comparison, the same cells and axis in all."""
     comparisons = list(frame["comparison"].unique())
     cells = list(dict.fromkeys(frame.sort_values(CELL)["cell"]))
-    figure, axes = grid(len(comparisons), height=0.85 + 0.17 * len(cells))
-    places = {cell: place for place, cell in enumerate(cells)}
+    figure, axes = row_panels(comparisons, cells, "difference in acceptance (points)", room=0.85, lines=True)
     for axis, comparison in zip(axes, comparisons, strict=True):
-        _forest(axis, frame[frame["comparison"] == comparison], places)
-        axis.set(title=comparison, xlabel="difference in acceptance (points)", ylim=(len(cells) - 0.4, -0.6))
-        axis.set_yticks(list(places.values()), cells)
+        _forest(axis, frame[frame["comparison"] == comparison], cells)
     legend(figure, axes, remark="percentage points; judged by 95 % intervals over prompts and at least 0.5 points")
     return figure
 
 
-def _forest(axis: Axes, rows: pd.DataFrame, places: dict[str, int]) -> None:
+def _forest(axis: Axes, rows: pd.DataFrame, cells: list[str]) -> None:
     for look in [look for label, look in _LOOKS.items() if (rows["label"] == label).any()]:
         axis.plot([], [], label=look.name, **look.of_point())  # in this order in the legend
     axis.axvline(0.0, color=INK, linewidth=0.8, linestyle="--")
     for row in rows.to_dict("records"):
         look = _LOOKS.get(row["label"], _UNJUDGED)
-        where = places[row["cell"]]
+        where = cells.index(row["cell"])
         if pd.notna(row["low_pp"]):
             axis.hlines(where, row["low_pp"], row["high_pp"], color=look.color, linewidth=1.2)
         axis.plot(row["delta_pp"], where, label=look.name, **look.of_point())

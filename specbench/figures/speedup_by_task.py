@@ -8,18 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specbench.figures.base import NAMES, finished_runs, looks, whisker
-from specbench.figures.style import (
-    INK,
-    NOISY_REMARK,
-    Look,
-    from_zero,
-    grid,
-    mark_noisy,
-    note,
-    panels,
-    remarks,
-    styled,
-)
+from specbench.figures.rows import row_panels
+from specbench.figures.style import INK, NOISY_REMARK, Look, from_zero, mark_noisy, note, panels, remarks, styled
 from specbench.results.frozen import Frozen
 
 _NUMBERS = ["walltime_speedup", "ci_low", "ci_high", "num_measured", "noisy"]
@@ -36,11 +26,9 @@ def select(frozen: Frozen) -> pd.DataFrame:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task, one bar a method, from zero; the line at 1 is AR."""
     styles, tasks = looks(frame), panels(frame)
-    figure, axes = grid(len(tasks), height=0.75 + 0.17 * len(styles))
+    figure, axes = row_panels(tasks, [look.name for look in styles.values()], "speedup over AR")
     for axis, task in zip(axes, tasks, strict=True):
         _bars(axis, frame[frame["panel"] == task], styles)
-        axis.set_title(task)
-        axis.set_xlabel("speedup over AR")
         axis.xaxis.set_major_locator(MaxNLocator(5))
     from_zero(axes, "x")
     few = ("bars without whiskers: fewer than 8 conversations", frame["ci_low"].isna().any())
@@ -60,6 +48,3 @@ def _bars(axis: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
         if row["noisy"]:
             mark_noisy(axis, speedup if error is None else row["ci_high"], places[row["label"]])
     axis.axvline(1.0, color=INK, linewidth=0.8, linestyle="--")
-    axis.set_yticks(list(places.values()), [styles[label].name for label in places])
-    axis.set_ylim(len(places) - 0.4, -0.6)
-    axis.grid(visible=False, axis="y")

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from specbench.analysis.speed import PHASES as COLUMNS
 from specbench.figures.base import described, finished_runs, looks, together
-from specbench.figures.style import INK, PHASES, Look, from_zero, grid, legend, panels, styled
+from specbench.figures.rows import row_panels, stack
+from specbench.figures.style import INK, PHASES, from_zero, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 _SHARES = [f"{name.removesuffix('_s')}_share" for name in COLUMNS]
@@ -38,24 +39,16 @@ def _phases(run: dict[Any, Any]) -> pd.DataFrame:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task, one stacked bar a method, from zero; the tick on a bar is its own AR's time a token."""
     styles, tasks = looks(frame), panels(frame)
-    figure, axes = grid(len(tasks), height=0.75 + 0.17 * len(styles))
+    figure, axes = row_panels(tasks, [look.name for look in styles.values()], "ms a token")
     for axis, task in zip(axes, tasks, strict=True):
-        _stacks(axis, frame[frame["panel"] == task], styles)
-        axis.set(title=task, xlabel="ms a token", ylim=(len(styles) - 0.4, -0.6))
+        _stacks(axis, frame[frame["panel"] == task], list(styles))
     from_zero(axes, "x")
     legend(figure, axes)
     return figure
 
 
-def _stacks(axis: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
-    places = {label: place for place, label in enumerate(styles)}
-    left = dict.fromkeys(places, 0.0)
-    for row in rows.to_dict("records"):
-        label, look = row["label"], PHASES[row["phase"]]
-        axis.barh(places[label], row["ms_per_token"], left=left[label], height=0.75, label=look.name, **look.of_bar())
-        left[label] += row["ms_per_token"]
+def _stacks(axis: Axes, rows: pd.DataFrame, labels: list[str]) -> None:
+    stack(axis, labels, ((row["label"], row["ms_per_token"], PHASES[row["phase"]]) for row in rows.to_dict("records")))
     for row in rows.dropna(subset="ar_ms").drop_duplicates("label").to_dict("records"):
-        where = places[row["label"]]
+        where = labels.index(row["label"])
         axis.plot([row["ar_ms"]] * 2, [where - 0.45, where + 0.45], color=INK, linewidth=1.6, label="its AR")
-    axis.set_yticks(list(places.values()), [styles[label].name for label in places])
-    axis.grid(visible=False, axis="y")
