@@ -12,7 +12,7 @@ from specbench.analysis.conditions import new_tokens
 from specbench.analysis.headline import headline, model_name
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import weighted
-from specbench.analysis.table_text import EMPTY, Cell, Table, span
+from specbench.analysis.table_text import EMPTY, Cell, Table, span, with_interval
 from specbench.results.frozen import Frozen
 from specbench.results.specbench_files import MT_BENCH, OVERALL, SUBSETS
 
@@ -148,9 +148,8 @@ def _our_row(source: str, board: pd.DataFrame, arm: str, columns: Sequence[str])
 def _number(row: Mapping[Any, Any] | None, *, interval: bool = False) -> Cell:
     if row is None:
         return EMPTY
-    known = interval and not pd.isna(row["ci_low"])
-    text = f"{row['speedup']:.2f}" + (f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else "")
-    return Cell(f"{text} noisy" if row.get("noisy") is True else text, row["best"])
+    low, high = (row["ci_low"], row["ci_high"]) if interval else (None, None)
+    return Cell(with_interval(row["speedup"], low, high, noisy=row.get("noisy") is True), row["best"])
 
 
 def _their_rows(board: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Cell, ...]]:

@@ -23,6 +23,7 @@ from specbench.analysis.matched_cells import (
     rates,
     recovered,
 )
+from specbench.analysis.table_text import number, with_interval
 from specbench.config.text import aligned
 from specbench.results.cells import VARIANTS, load_cells, load_reconstruction
 from specbench.results.summary import load_runs
@@ -105,9 +106,10 @@ def _differences(after: str, before: str, comparison: Comparison) -> list[str]:
     lines = [[*header, before, after, "delta [95 % interval]", "published rule", "ours", "q"]]
     for cell, tuning in zip(cells.to_dict("records"), tunings, strict=True):
         own = [text(cell) for _, text in columns] + ([tuning] if any(tunings) else [])
-        labels = [str(cell["published"]), str(cell["label"]), _number(cell["q"], 3)]
+        labels = [str(cell["published"]), str(cell["label"]), number(cell["q"], 3).text]
         values = [str(cell["clusters"]), _percent(cell["before"]), _percent(cell["after"])]
-        lines.append([*own, *values, _delta(cell["delta_pp"], cell["low_pp"], cell["high_pp"]), *labels])
+        delta = with_interval(cell["delta_pp"], cell["low_pp"], cell["high_pp"], form="+.2f")
+        lines.append([*own, *values, delta, *labels])
     return [*aligned(lines), _summary(pooled)]
 
 
@@ -115,8 +117,8 @@ def _summary(pooled: Mapping[str, Any]) -> str:
     def counts(by: Mapping[str, int]) -> str:
         return ", ".join(f"{by[label]} {label}" for label in LABELS if by.get(label))
 
-    mean = _delta(pooled["mean_delta_pp"], pooled["low_pp"], pooled["high_pp"])
-    signs = f"{pooled['up']} up, {pooled['down']} down (sign test p = {_number(pooled['sign_p'], 3)})"
+    mean = with_interval(pooled["mean_delta_pp"], pooled["low_pp"], pooled["high_pp"], form="+.2f")
+    signs = f"{pooled['up']} up, {pooled['down']} down (sign test p = {number(pooled['sign_p'], 3).text})"
     rules = f"published rule: {counts(pooled['published'])}; ours: {counts(pooled['label'])}"
     return f"{pooled['cells']} cells: mean {mean}; {signs}; {rules}"
 
@@ -149,10 +151,10 @@ def _drafts(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame) -> li
         own = layers[layers["run_id"] == arm["run_id"]]
         size = arm["draft_kv_bytes_per_token"]
         share = _percent(size / full[arm["pair"]]) + " %" if arm["pair"] in full else "-"
-        errors = [_number(own[name].mean() if len(own) else None, 4) for name in ("error_before", "error_after")]
-        seconds = [_number(arm.get(f"conversion.{name}_seconds"), 0) for name in ("conversion", "tuning")]
+        errors = [number(own[name].mean() if len(own) else None, 4).text for name in ("error_before", "error_after")]
+        seconds = [number(arm.get(f"conversion.{name}_seconds"), 0).text for name in ("conversion", "tuning")]
         named = [arm["pair"], arm["converter"], f"{arm['budget']:.0%}", option, arm["variant"], tuning]
-        lines.append([*named, _number(size, 0), share, *errors, *seconds])
+        lines.append([*named, number(size, 0).text, share, *errors, *seconds])
     return aligned(_without_empty_columns(lines))
 
 
@@ -165,11 +167,9 @@ def _speed(cells: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     columns = _cell_columns(rows)
     lines = [[*(name for name, _ in columns), "variant", "tok/s", "speedup over AR [95 % interval]", "mat"]]
     for row in rows.to_dict("records"):
-        speedup = _number(row["walltime_speedup"], 2)
-        if not pd.isna(row["ci_low"]):
-            speedup += f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
+        speedup = with_interval(*(row[name] for name in ("walltime_speedup", "ci_low", "ci_high")))
         own = [*(text(row) for _, text in columns), row["variant"]]
-        lines.append([*own, _number(row["tokens_per_second"], 1), speedup, _number(row["mat"], 2)])
+        lines.append([*own, number(row["tokens_per_second"], 1).text, speedup, number(row["mat"], 2).text])
     return aligned(lines)
 
 
@@ -208,14 +208,3 @@ def _without_empty_columns(lines: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def _percent(rate: float | None) -> str:
     return "-" if rate is None or pd.isna(rate) else f"{100 * rate:.2f}"
-
-
-def _delta(delta: float | None, low: float | None, high: float | None) -> str:
-    if delta is None or pd.isna(delta):
-        return "-"
-    interval = "" if low is None or pd.isna(low) else f" [{low:+.2f}, {high:+.2f}]"
-    return f"{delta:+.2f}{interval}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"

@@ -24,7 +24,7 @@ from specbench.analysis.matched_cells import (
     main_tuning,
 )
 from specbench.analysis.published import MARKS, published_cell
-from specbench.analysis.table_text import EMPTY, Cell, Table, number
+from specbench.analysis.table_text import EMPTY, Cell, Table, number, with_interval
 from specbench.results.frozen import Frozen
 
 VARIANTS = ("original", "none", "kv", "functional")
@@ -95,8 +95,7 @@ def _rate(cells: pd.DataFrame, variant: str, cell: Mapping[Any, Any]) -> float |
 
 
 def _difference(cell: Mapping[Any, Any]) -> str:
-    interval = "" if pd.isna(cell["low_pp"]) else f" [{cell['low_pp']:+.2f}, {cell['high_pp']:+.2f}]"
-    return f"{cell['delta_pp']:+.2f}{interval}"
+    return with_interval(cell["delta_pp"], cell["low_pp"], cell["high_pp"], form="+.2f")
 
 
 def _published_cells(theirs: pd.DataFrame) -> list[tuple[Cell, ...]]:
@@ -156,9 +155,9 @@ def _pooled(found: Comparison) -> list[str]:
     pooled = found.pooled
     if pooled["mean_delta_pp"] is None:
         return ["No cell has both variants."]
-    interval = "" if pooled["low_pp"] is None else f" [{pooled['low_pp']:+.2f}, {pooled['high_pp']:+.2f}]"
+    mean = with_interval(pooled["mean_delta_pp"], pooled["low_pp"], pooled["high_pp"], form="+.2f")
     return [
-        f"Ours, all cells with equal weight: {pooled['mean_delta_pp']:+.2f}{interval} percentage points; "
+        f"Ours, all cells with equal weight: {mean} percentage points; "
         f"{pooled['up']} cells above 0, {pooled['down']} below."
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis.headline import marked
-from specbench.analysis.table_text import shown
+from specbench.analysis.table_text import number, shown, with_interval
 from specbench.analysis.theory import curve_of, worth_it
 from specbench.results.provenance import configured
 
@@ -85,11 +85,11 @@ def _cells(run: Mapping[str, Any]) -> list[str]:
     return [
         *names,
         _count(run),
-        _number(run.get("tokens_per_second"), 1),
+        number(run.get("tokens_per_second"), 1).text,
         _speedup(run),
-        _number(run.get("mat"), 2),
-        _number(run.get("acceptance_rate"), 3),
-        _number(run.get("exact_match_rate"), 2),
+        number(run.get("mat"), 2).text,
+        number(run.get("acceptance_rate"), 3).text,
+        number(run.get("exact_match_rate"), 2).text,
         _divergences(run),
         _quality(run),
     ]
@@ -102,11 +102,8 @@ def _count(run: Mapping[str, Any]) -> str:
 
 
 def _speedup(run: Mapping[str, Any]) -> str:
-    speedup, low, high = (run.get(name) for name in ("walltime_speedup", "ci_low", "ci_high"))
-    if speedup is None:
-        return "-"
-    interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{speedup:.2f}x{interval}{' noisy' if run.get('noisy') else ''}"
+    numbers = (run.get(name) for name in ("walltime_speedup", "ci_low", "ci_high"))
+    return with_interval(*numbers, unit="x", noisy=bool(run.get("noisy")))
 
 
 def _chooses(run: Mapping[str, Any]) -> bool:
@@ -141,10 +138,6 @@ def _quality(run: Mapping[str, Any]) -> str:
     baseline = run.get(f"baseline_scores.{names[0]}")
     beside = "" if baseline is None else f" (AR {baseline:.3f})"
     return f"{names[0]} {run[f'scores.{names[0]}']:.3f}{beside}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _note(run: Mapping[str, Any]) -> str:

@@ -56,6 +56,14 @@ def number(value: Any, digits: int) -> Cell:
     return EMPTY if missing(value) else Cell(f"{float(value):.{digits}f}")
 
 
+def with_interval(value: Any, low: Any, high: Any, *, form: str = ".2f", unit: str = "", noisy: bool = False) -> str:
+    """`1.23 [1.10, 1.30] noisy`: a number and, where it is known, its interval; `-` where the number is missing."""
+    if missing(value):
+        return EMPTY.text
+    interval = "" if missing(low) or missing(high) else f" [{low:{form}}, {high:{form}}]"
+    return f"{value:{form}}{unit}{interval}{' noisy' if noisy else ''}"
+
+
 def span(counts: Iterable[float]) -> str:
     """Counts as one number, or as the smallest and the largest; an empty text where there are none."""
     known = sorted({int(count) for count in counts})

@@ -16,7 +16,7 @@ from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import PLACE, headline, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import ranking_notes
-from specbench.analysis.table_text import EMPTY, Cell, Table, missing, span
+from specbench.analysis.table_text import EMPTY, Cell, Table, missing, span, with_interval
 from specbench.results.frozen import Frozen
 
 
@@ -123,10 +123,8 @@ def speedup_cell(row: Mapping[Any, Any] | None) -> Cell:
     """Speedup with its interval, bold where `best`; `-` where nothing was measured."""
     if row is None or missing(row.get("walltime_speedup")):
         return EMPTY
-    low, high = row.get("ci_low"), row.get("ci_high")
-    interval = "" if missing(low) or missing(high) else f" [{low:.2f}, {high:.2f}]"
-    mark = " noisy" if row.get("noisy") is True else ""
-    return Cell(f"{row['walltime_speedup']:.2f}{interval}{mark}", bool(row.get("best", False)))
+    numbers = (row["walltime_speedup"], row.get("ci_low"), row.get("ci_high"))
+    return Cell(with_interval(*numbers, noisy=row.get("noisy") is True), bool(row.get("best", False)))
 
 
 def _their_rows(theirs: pd.DataFrame, arms: Sequence[str]) -> list[tuple[Cell, ...]]:

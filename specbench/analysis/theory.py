@@ -18,6 +18,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
+from specbench.analysis.table_text import with_interval
 from specbench.hardware.profile import VerifyCurve, seconds
 
 LOW_ACCEPTANCE = 0.02
@@ -96,7 +97,7 @@ def _verdict(summary: Mapping[str, Any]) -> str:
     if low is None or high is None:
         return f"measured {speedup:.2f}x (too few samples for an interval)"
     word = "worth it" if low > 1 else "not worth it" if high < 1 else "no clear difference"
-    return f"{word}: measured {speedup:.2f}x [{low:.2f}, {high:.2f}]"
+    return f"{word}: measured {with_interval(speedup, low, high, unit='x')}"
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[str]:
