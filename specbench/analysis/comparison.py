@@ -71,6 +71,12 @@ def lead(tables: Mapping[str, pd.DataFrame], *, seed: int = 0, with_ar: bool = T
     return Lead(best, runner_up, _interval(known.get(best), known.get(runner_up), seed))
 
 
+def fastest(tables: Mapping[str, pd.DataFrame], *, with_ar: bool = True) -> str:
+    """The name of the fastest where the comparison supports it, else an empty text."""
+    found = lead(tables, with_ar=with_ar)
+    return found.best if found is not None and found.supported else ""
+
+
 def _interval(first: pd.DataFrame | None, second: pd.DataFrame | None, seed: int) -> Interval | None:
     """Interval of speedup(first) / speedup(second) over the same conversations; None stands for AR."""
     if first is not None and second is not None:

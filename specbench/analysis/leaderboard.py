@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis.comparison import AR, RULE, is_noisy, lead, speedup_interval, speedup_of, timed_by_run
+from specbench.analysis.comparison import AR, RULE, fastest, is_noisy, speedup_interval, speedup_of, timed_by_run
 from specbench.analysis.conditions import new_tokens
 from specbench.analysis.headline import headline, model_name
 from specbench.analysis.published import MARKS, published_cell
@@ -99,8 +99,7 @@ def _pooled(pieces: Mapping[str, Mapping[str, pd.DataFrame]], arm: str) -> pd.Da
 
 def _cells(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, Any]]:
     """Speedup, interval and `best` of every arm of one column; AR is best where nothing else is faster."""
-    found = lead(tables)
-    best = found.best if found is not None and found.supported else None
+    best = fastest(tables)
     cells: dict[str, dict[str, Any]] = {
         AR: {"speedup": 1.0, "ci_low": None, "ci_high": None, "n": None, "best": best == AR, "noisy": False}
     }

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from specbench.analysis.comparison import lead, timed_by_run
 from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import PLACE, is_bound, labelled, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.table_text import EMPTY, Cell, Table, number, shown
-from specbench.analysis.tables import speedup_cell
+from specbench.analysis.tables import leaders, speedup_cell
 from specbench.config.identity import LATER
 from specbench.results.frozen import Frozen
 from specbench.results.provenance import configured
@@ -65,12 +64,7 @@ def sweep_rows(frozen: Frozen, experiment: str) -> tuple[pd.DataFrame, list[str]
     texts = runs[keys].fillna({key: value for key, value in _BEFORE.items() if key in keys}).map(shown)
     rule = runs["method"] + "/" + runs["controller"].fillna("")
     swept = [key for key in keys if (texts[key].groupby(rule).nunique() > 1).any()]
-    times = timed_by_run(part.samples)
-    best = pd.Series(False, index=runs.index)
-    for _, rows in runs[~is_bound(runs)].groupby(PLACE, sort=False):
-        tables = {name: times[name] for name in rows["run_id"] if name in times}
-        found = lead(tables, with_ar=False)
-        best[rows.index] = (rows["run_id"] == found.best) & found.supported if found is not None else False
+    best = leaders(part, runs, ~is_bound(runs), by="run_id", with_ar=False) == runs["run_id"]
     order = [*PLACE, "arm", *swept]
     return runs.assign(best=best, **{key: texts[key] for key in swept}).sort_values(order, key=_sortable), swept
 

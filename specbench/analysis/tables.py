@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from specbench.analysis.comparison import AR, RULE, lead, timed_by_run
+from specbench.analysis.comparison import AR, RULE, fastest, timed_by_run
 from specbench.analysis.conditions import commits, new_tokens
 from specbench.analysis.headline import PLACE, headline, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
@@ -70,18 +70,21 @@ def speedup_rows(frozen: Frozen, *, prefer: Sequence[str] = ()) -> pd.DataFrame:
 
 def with_best(frozen: Frozen, chosen: pd.DataFrame) -> pd.DataFrame:
     """`chosen` (rows of `headline`) with `best`, judged among the rows of one PLACE, and `ar_best`, the same for AR."""
-    times = timed_by_run(frozen.samples[frozen.samples["run_id"].isin(chosen["run_id"])])
-    leaders = pd.Series("", index=chosen.index)
-    for _, rows in chosen.groupby(PLACE, sort=False):
-        leaders[rows.index] = _supported(rows, times)
-    return chosen.assign(best=leaders == chosen["arm"], ar_best=leaders == AR)
+    found = leaders(frozen, chosen, chosen["walltime_speedup"].notna(), by="arm")
+    return chosen.assign(best=found == chosen["arm"], ar_best=found == AR)
 
 
-def _supported(rows: pd.DataFrame, times: Mapping[str, pd.DataFrame]) -> str:
-    """The arm that is the fastest beyond chance, or an empty text."""
-    measured = rows[rows["walltime_speedup"].notna() & rows["run_id"].isin(list(times))]
-    found = lead({str(arm): times[run_id] for arm, run_id in zip(measured["arm"], measured["run_id"], strict=True)})
-    return found.best if found is not None and found.supported else ""
+def leaders(frozen: Frozen, rows: pd.DataFrame, able: pd.Series, *, by: str, with_ar: bool = True) -> pd.Series:
+    """For every row the name (column `by`) of the fastest of its PLACE, "" where none is beyond chance.
+
+    Only rows that are `able` can be the fastest, and AR, which takes part as 1 (`with_ar`).
+    """
+    times = timed_by_run(frozen.samples[frozen.samples["run_id"].isin(rows.loc[able, "run_id"])])
+    found = pd.Series("", index=rows.index)
+    for _, own in rows.groupby(PLACE, sort=False):
+        names = zip(own[by], own["run_id"], strict=True)
+        found[own.index] = fastest({str(name): times[run] for name, run in names if run in times}, with_ar=with_ar)
+    return found
 
 
 def main_table(paper: Paper, frozen: Frozen, published: pd.DataFrame) -> Table:
