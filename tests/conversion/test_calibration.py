@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from specbench.models.tiny import prepare_tiny
 from specbench.tasks import build_task, cnn_dm
 from specbench.types import ConfigError, DataError
 from tests.conversion.models import config
+from tests.few_documents import PASSAGES, few_documents
 
 DATE = datetime.date(2024, 7, 26)
 EMBEDDED = DataConfig(source="embedded")
@@ -29,12 +31,10 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Chat:
 
 
 @pytest.fixture(autouse=True)
-def few_passages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Reading the whole standard library takes seconds and is tested on its own."""
-    texts = [f"Passage number {i} tells of {i} things that nobody has counted before. " * 4 for i in range(30)]
-    monkeypatch.setattr(calibration, "documentation", lambda: texts)
-    monkeypatch.setattr(calibration, "functions", list)
-    return texts
+def few_passages() -> Iterator[list[str]]:
+    texts = [f"{text} " * 4 for text in PASSAGES]
+    with few_documents(calibration, texts):
+        yield texts
 
 
 def read(chat: Chat, **changes: Any) -> calibration.Calibration:

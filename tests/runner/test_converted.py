@@ -14,6 +14,7 @@ from specbench.models.draft import copy_layers, new_draft, save_draft
 from specbench.results.files import read_json
 from specbench.runner.converted import converted_draft
 from specbench.types import ConfigError, ModelError
+from tests.few_documents import few_documents
 from tests.runner.runs import measured, tiny_config
 
 WORDS = (
@@ -28,11 +29,7 @@ WORDS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def few_passages() -> Any:
-    """Reading the whole standard library takes seconds and is tested on its own."""
-    texts = [f"Passage number {i} tells of {i} things that nobody has counted before." for i in range(30)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "documentation", lambda: texts)
-        patch.setattr(calibration, "functions", list)
+    with few_documents(calibration):
         yield
 
 

@@ -15,6 +15,7 @@ from specbench.results.files import read_json
 from specbench.runner import session
 from specbench.training import prompts
 from specbench.types import ConfigError
+from tests.few_documents import few_documents
 from tests.runner.runs import TinyRun, measured, tiny_config
 
 TEXTS = [f"Story {i} of a king who had {i} sons and told each of them to go and see the world." for i in range(40)]
@@ -23,10 +24,7 @@ FEW = ("artefact.num_prompts=6", "artefact.max_new_tokens=24", "sampling.max_new
 
 @pytest.fixture(autouse=True)
 def few_texts() -> Iterator[None]:
-    """Reading the whole standard library takes seconds and is tested on its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts, "documentation", lambda: TEXTS)
-        patch.setattr(prompts, "functions", lambda: [f'def f{i}(a):\n    """{text}"""' for i, text in enumerate(TEXTS)])
+    with few_documents(prompts, TEXTS, [f'def f{i}(a):\n    """{text}"""' for i, text in enumerate(TEXTS)]):
         yield
 
 

@@ -12,6 +12,7 @@ from scripts import convert_mla
 from specbench.conversion import calibration
 from specbench.models.checkpoint import load_decoder
 from specbench.models.tiny import prepare_tiny
+from tests.few_documents import few_documents
 
 WORDS = (
     "model=tiny",
@@ -28,16 +29,13 @@ WORDS = (
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    texts = [f"Passage number {i} tells of {i} things that nobody has counted before." for i in range(20)]
-    monkeypatch.setattr(calibration, "documentation", lambda: texts)
-    monkeypatch.setattr(calibration, "functions", list)
-
     def command(*words: str) -> int:
         cache = f"paths.cache_dir={tmp_path / 'cache'}"
         monkeypatch.setattr(sys, "argv", ["convert_mla.py", *WORDS, cache, *words])
         return convert_mla.main()
 
-    return command
+    with few_documents(calibration):
+        yield command
 
 
 def test_a_folder_that_loads_anywhere(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from specbench.training.corpus import batch_files, count_tokens, read_corpus
 from specbench.training.distil import is_held_out
 from specbench.training.draft import DraftTraining
 from specbench.types import ConfigError, DataError
+from tests.few_documents import STUBS, few_documents
 from tests.runner.runs import measured, tiny_config
 
 WORDS = (
@@ -52,10 +53,7 @@ def cache(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_functions():
-    """Reading the whole standard library takes seconds and is tested on its own."""
-    stubs = [f'def f{i}(a, b):\n    """Add {i} to the two numbers a and b and give the sum."""' for i in range(20)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts, "functions", lambda: stubs)
+    with few_documents(prompts, functions=STUBS):
         yield
 
 

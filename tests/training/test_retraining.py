@@ -29,6 +29,7 @@ from specbench.training.replay import held_out_acceptance
 from specbench.training.rollouts import collect
 from tests.controllers.test_pacer import config as pacer_config
 from tests.decoding.tinies import decode, tiny_draft
+from tests.few_documents import STUBS, few_documents
 from tests.training.test_draft import config as draft_config
 
 pytestmark = pytest.mark.slow
@@ -46,12 +47,11 @@ MORE = (
 )
 
 
-def test_another_seed_of_the_draft_reaches_the_same_acceptance(tmp_path: Path, monkeypatch: Any) -> None:
+def test_another_seed_of_the_draft_reaches_the_same_acceptance(tmp_path: Path) -> None:
     """Another seed means other prompts, other answers and another order; all are judged by the first one's prompts."""
-    stubs = [f'def f{i}(a, b):\n    """Add {i} to the two numbers a and b and give the sum."""' for i in range(20)]
-    monkeypatch.setattr(prompts, "functions", lambda: stubs)
     made = [DraftTraining(draft_config(tmp_path, *MORE, f"name=seed{seed}", f"seed={seed}")) for seed in SEEDS]
-    folders = [training.run() for training in made]
+    with few_documents(prompts, functions=STUBS):
+        folders = [training.run() for training in made]
     examples = read_corpus(batch_files(made[0].folder / "answers"))
     _, held_out = held_out_part(examples, replace(made[0].config.training, held_out=200))
     target = load_model("tiny:eos", dtype=tiny_draft().dtype, device="cpu", cache_dir=tmp_path)
