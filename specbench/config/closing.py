@@ -16,12 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class ClosingReport(Callback):
-    """Prints what the function at the dotted path `report` says of `paths.results_dir`."""
+    """Prints what the function at the dotted path `report` says of `paths.results_dir`; nothing after a dry run."""
 
     def __init__(self, report: str) -> None:
         self._report = report
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if config.dry_run:
+            return
         module, _, name = self._report.rpartition(".")
         try:
             text = getattr(importlib.import_module(module), name)(config.paths.results_dir)
