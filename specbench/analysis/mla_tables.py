@@ -48,7 +48,8 @@ def functional_over_kv(frozen: Frozen) -> Comparison:
 def mla_table(frozen: Frozen, published: pd.DataFrame, found: Comparison | None = None) -> Table:
     """One row a cell: acceptance (percent) of the variants, functional against kv with interval, and both labels."""
     found = found or functional_over_kv(frozen)
-    rows = [_cell_row(frozen.cells, cell) for cell in _remarked(found.cells).to_dict("records")]
+    ordered = _remarked(found.cells).sort_values(CELL, kind="stable")
+    rows = [_cell_row(frozen.cells, cell) for cell in ordered.to_dict("records")]
     rows += _published_cells(published[published["paper"] == "mla"])
     columns = ("source", "pair", "converter", "budget", "task", *VARIANTS, "functional - kv (pp)")
     return Table(

@@ -58,6 +58,15 @@ def test_a_cell_shows_all_variants_and_is_bold_where_it_is_judged(frozen):
     assert [known[name].text for name in ("original", "kv", "functional")] == ["77.75 (s)", "67.61 (s)", "71.53 (s)"]
 
 
+def test_cells_stand_in_order_whatever_order_runs_are_in(frozen):
+    rows = pd.concat([made_up_cells().assign(converter=name) for name in ("transmla", "mha2mla")], ignore_index=True)
+    with_cells = replace(frozen, cells=rows.sample(frac=1, random_state=0, ignore_index=True))
+    ours = cells(made_of(with_cells)["mla_main"], source="ours")
+    names = [(row["converter"].text, row["task"].text) for row in ours]
+    assert names == sorted(names)
+    assert len(names) == 6
+
+
 def test_a_cell_shows_the_rates_that_are_compared(frozen):
     """Of prompts that both arms have; and settings in which cells differ are named."""
     rows = made_up_cells()
