@@ -85,6 +85,5 @@ def test_every_experiment_takes_as_long_as_its_file_says() -> None:
     assert {name for name, _ in rows} == {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
     for name, told in rows:
         text = (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
-        assert (
-            "nothing after `headline`" if told == "shared" else f"embedded {told.removesuffix(' + shared')} "
-        ) in text
+        wanted = "nothing after `headline`" if told == "shared" else f"embedded {told.removesuffix(' + shared')} "
+        assert wanted in text

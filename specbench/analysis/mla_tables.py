@@ -184,7 +184,7 @@ def train_params_table(frozen: Frozen) -> Table | None:
     if judged.empty:
         return None
     judged = _remarked(judged)
-    lines = [_parts_row(frozen.cells, own) for _, own in judged.groupby([*CELL, "tuning"], sort=False)]
+    lines = [_parts_row(frozen.cells, own) for _, own in judged.groupby([*CELL, "tuning"])]
     names = ("source", "pair", "converter", "budget", "task", "original", "none", MAIN_PARTS)
     columns = (*names, *(word for parts in OTHER_PARTS for word in (parts, f"{parts} - {MAIN_PARTS} (pp)")))
     pools = [f"{parts} - {MAIN_PARTS}: {line}" for parts, each in found.items() for line in _pooled(each)]

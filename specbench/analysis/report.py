@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from specbench.analysis.headline import marked
+from specbench.analysis.headline import marked, records
 from specbench.analysis.table_text import number, shown, with_interval
 from specbench.analysis.theory import curve_of, worth_it
 from specbench.results.provenance import configured
@@ -45,17 +44,17 @@ class ClosingTable(NamedTuple):
 
 def closing_table(runs: pd.DataFrame) -> ClosingTable:
     """The table and the "was it worth it" lines of `load_runs(...)`; `t_curve` [[T, seconds], ...] is used if there."""
-    records = [_known(record) for record in runs.to_dict("records")]
-    columns, cells = list(COLUMNS), [_cells(run) for run in records]
+    known = records(runs)
+    columns, cells = list(COLUMNS), [_cells(run) for run in known]
     settings = _settings(runs)
     if any(settings):
         place = columns.index("dtype") + 1
         columns.insert(place, SETTINGS)
         cells = [[*own[:place], said, *own[place:]] for own, said in zip(cells, settings, strict=True)]
-    if any(_chooses(run) for run in records):
+    if any(_chooses(run) for run in known):
         columns += SKIPPING
-        cells = [[*own, *_skipping(run)] for own, run in zip(cells, records, strict=True)]
-    return ClosingTable(columns, cells, [_note(run) for run in records])
+        cells = [[*own, *_skipping(run)] for own, run in zip(cells, known, strict=True)]
+    return ClosingTable(columns, cells, [_note(run) for run in known])
 
 
 def _settings(runs: pd.DataFrame) -> list[str]:
@@ -66,15 +65,6 @@ def _settings(runs: pd.DataFrame) -> list[str]:
     several = {key: texts[key].groupby(names).transform("nunique") > 1 for key in keys}
     said = [(key.rpartition(".")[2], texts[key], several[key]) for key in keys if several[key].any()]
     return [", ".join(f"{name}={text[i]}" for name, text, differ in said if differ[i]) for i in runs.index]
-
-
-def _known(record: Mapping[Any, Any]) -> dict[str, Any]:
-    """The record without its missing values: a frame of many runs has NaN where a run lacks a column."""
-    return {
-        str(key): value
-        for key, value in record.items()
-        if value is not None and not (isinstance(value, float) and np.isnan(value)) and value is not pd.NA
-    }
 
 
 def _cells(run: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from specbench.analysis.table_text import with_interval
+from specbench.analysis.table_text import number, with_interval
 from specbench.hardware.profile import VerifyCurve, seconds
 
 LOW_ACCEPTANCE = 0.02
@@ -118,7 +118,8 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
 
 def _reasons(summary: Mapping[str, Any], curve: VerifyCurve | None) -> list[str]:
     acceptance, ratio, mat = (summary.get(name) for name in ("acceptance_rate", "cost_ratio", "mat"))
-    reasons = [f"cost ratio {_text(ratio)}", f"acceptance {_text(acceptance)}", f"mat {_text(mat)}"]
+    known = {"cost ratio": ratio, "acceptance": acceptance, "mat": mat}
+    reasons = [f"{name} {number(value, 3).text}" for name, value in known.items()]
     drafted, spine = summary.get("tree_tokens_per_step"), summary.get("draft_tokens_per_step")
     predicted = prediction(summary, curve)
     if curve is None or ratio is None or not drafted or predicted is None:
@@ -129,9 +130,5 @@ def _reasons(summary: Mapping[str, Any], curve: VerifyCurve | None) -> list[str]
     reasons.append(f"t({rows:.1f})/t(1) {seconds(curve, rows) / seconds(curve, 1):.2f}")
     reasons.append(f"break-even mat {cost:.2f}")
     if spine:
-        reasons[-1] += f", acceptance {_text(break_even_acceptance(cost, spine))}"
+        reasons[-1] += f", acceptance {number(break_even_acceptance(cost, spine), 3).text}"
     return [*reasons, f"predicted {predicted:.2f}x"]
-
-
-def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

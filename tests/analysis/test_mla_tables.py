@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("few_draws")
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory):
-
     return load_frozen(tmp_path_factory.mktemp("paper"))
 
 

@@ -86,6 +86,11 @@ def test_a_sweep_that_would_run_something_else_or_nothing_is_refused(start, repo
     [
         (["-m", "method=ar,pld", "method.max_ngram=3,4"], "method.max_ngram: no such key with method=ar. Legal: "),
         pytest.param(
+            ["-m", "method=pld,ar", "method.max_ngram=3"],
+            "method.max_ngram: no such key with method=ar. Legal: ",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             ["experiment=demo", "method.max_ngram=3"],
             "method.max_ngram: no such key with method=ar. Legal: ",
             marks=pytest.mark.slow,
