@@ -6,6 +6,9 @@ INSTALLED := $(VENV)/.installed
 TESTERS ?= 2
 PAPER ?= results/paper
 
+# Where a shell forbids bytecode files, every process compiles every library again: half of the time of a short command.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The models of the tests are tiny: one thread a worker is fastest, and workers do not fight over cores.
 # Tests of one file stay in one process, so that what they share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadfile
