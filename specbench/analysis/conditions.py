@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis.table_text import missing, shown
+from specbench.analysis.table_text import joined, missing, shown
 from specbench.results.provenance import configured
 
 TOKENS = "cfg.sampling.max_new_tokens"
@@ -58,8 +58,7 @@ def unusual(runs: pd.DataFrame, within: str) -> pd.Series:
         different = texts[key] != most
         named = [f"{text} new tokens" if key == TOKENS else _said(key, text) for text in texts[key]]
         said[key] = pd.Series(named, index=runs.index).where(different, "")
-    together = [", ".join(filter(None, row)) for row in said.itertuples(index=False)]
-    return pd.Series(together, index=runs.index, dtype=object)
+    return pd.Series(joined(said), index=runs.index, dtype=object)
 
 
 def new_tokens(runs: Sequence[Mapping[Any, Any]]) -> str:

@@ -24,7 +24,7 @@ from specbench.analysis.matched_cells import (
     main_tuning,
 )
 from specbench.analysis.published import MARKS, published_cell
-from specbench.analysis.table_text import EMPTY, Cell, Table, number, with_interval
+from specbench.analysis.table_text import EMPTY, Cell, Table, joined, number, with_interval
 from specbench.results.frozen import Frozen
 
 VARIANTS = ("original", "none", "kv", "functional")
@@ -80,7 +80,7 @@ def _remarked(found: pd.DataFrame) -> pd.DataFrame:
     texts = pd.DataFrame({name: differing(found[name]) for name in ("options", "tuning")}, index=found.index)
     for name in ("setting", "acceptance"):
         texts[name] = found[name] if found[name].nunique() > 1 else ""
-    return found.assign(remark=[", ".join(filter(None, row)) for row in texts.itertuples(index=False)])
+    return found.assign(remark=joined(texts))
 
 
 def _names(cell: Mapping[Any, Any]) -> tuple[Cell, ...]:

@@ -51,6 +51,11 @@ def shown(value: Any, nothing: str = EMPTY.text) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def joined(texts: pd.DataFrame) -> list[str]:
+    """Of each row the cells that hold a text, as one."""
+    return [", ".join(filter(None, row)) for row in texts.itertuples(index=False)]
+
+
 def number(value: Any, digits: int) -> Cell:
     """A number with so many decimals; `-` where it is missing."""
     return EMPTY if missing(value) else Cell(f"{float(value):.{digits}f}")

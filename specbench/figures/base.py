@@ -10,7 +10,7 @@ import pandas as pd
 
 from specbench.analysis.conditions import condition_keys, unusual
 from specbench.analysis.table_text import shown
-from specbench.figures.style import CONTROLLERS, METHODS, Look, look_of, published, variant
+from specbench.figures.style import CONTROLLERS, METHODS, Look, look_among, look_of, published
 from specbench.results.frozen import Frozen
 from specbench.results.provenance import configured
 from specbench.results.schema import empty_frame
@@ -108,7 +108,7 @@ def looks(frame: pd.DataFrame) -> dict[str, Look]:
     for row in sorted(frame.drop_duplicates("label").to_dict("records"), key=_order):
         groups.setdefault(row["look"], []).append(row["label"])
     return {
-        label: look_of(key) if len(labels) == 1 else variant(look_of(key), number, len(labels), label)
+        label: look_among(look_of(key), number, len(labels), label)
         for key, labels in groups.items()
         for number, label in enumerate(labels)
     }

@@ -43,6 +43,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "layer_confidence": ("confl_window", "confl_main"),
     "cumulative_speedup": ("confl_vs_swift_cumulative", "confl_window"),
     "sweep": ("confl_lambda", "confl_sensitivity", "pacer_block_size", "pacer_threshold", "longdoc"),
+    "acceptance_by_cache": ("mla_budgets",),
     "mla_forest": ("mla_matched", "mla_budgets"),
     "reconstruction_error": ("mla_matched", "mla_budgets"),
 }

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.analysis.matched_cells import CELL, IMPROVED, UNCHANGED, WORSE, compare, differing, main_tuning
+from specbench.analysis.table_text import joined
 from specbench.figures.base import NotEnoughData
 from specbench.figures.rows import row_panels
 from specbench.figures.style import BETTER, INK, SAME, WORSE_LOOK, Look, legend, styled
@@ -41,7 +42,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
     texts["budget"] = frame["budget"].map("{:.0%}".format)
     texts["options"], texts["tuning"] = differing(frame["options"]), differing(frame["tuning"])
     keys = [key for key in [*CELL, "tuning"] if texts[key].nunique() > 1] or ["converter", "task"]
-    return [", ".join(filter(None, row)) for row in texts[keys].itertuples(index=False)]
+    return joined(texts[keys])
 
 
 @styled

@@ -103,6 +103,12 @@ PHASES = {
 }
 ATTENTION = Look("attention", "#0072B2", "o", "-", "")
 MLP = Look("MLP", "#E69F00", "s", "--", "///")
+CONVERTERS = {
+    "transmla": Look("TransMLA", "#0072B2", "o"),
+    "mha2mla": Look("MHA2MLA", "#E69F00", "s"),
+    "care": Look("CARE", "#009E73", "^"),
+    "svd": Look("SVD", "#CC79A7", "D"),
+}
 BETTER = Look("improved", "#009E73", "^")
 SAME = Look("unchanged", "#777777", "o")
 WORSE_LOOK = Look("worse", "#D55E00", "v")
@@ -133,6 +139,11 @@ def published(method: str) -> tuple[str, str]:
     name = method.removesuffix(_OFFICIAL)
     base = next((known for known in sorted(METHODS, key=len, reverse=True) if f"{name}_".startswith(f"{known}_")), name)
     return base, ", ".join(["official", *filter(None, [name[len(base) + 1 :].replace("_", " ")])])
+
+
+def look_among(look: Look, number: int, count: int, name: str) -> Look:
+    """The look itself where it is the only one, else that of the setting `name`."""
+    return look if count == 1 else variant(look, number, count, name)
 
 
 def variant(look: Look, number: int, count: int, name: str) -> Look:

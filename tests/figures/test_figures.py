@@ -15,6 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from specbench.figures import (
+    acceptance_by_cache,
     acceptance_by_position,
     cumulative_speedup,
     draft_lengths,
@@ -44,6 +45,9 @@ def usable(frozen: Frozen, name: str) -> Frozen:
     """The rows of the fixture that a figure is made for: a sweep for the sweep, all but the sweep for the others."""
     if name in ("mla_forest", "reconstruction_error"):
         return frozen
+    if name == "acceptance_by_cache":
+        small = frozen.cells.assign(budget=0.25, accepted=frozen.cells["accepted"] // 2)
+        return replace(frozen, cells=pd.concat([frozen.cells, small], ignore_index=True))
     of_sweep = frozen.of("confl_lambda")
     if name == "sweep":
         return of_sweep
@@ -70,7 +74,10 @@ def test_nothing_to_draw_is_said_not_drawn(empty: Frozen, name: str) -> None:
         module(name).select(empty)
 
 
-NEED_NO_DRAFTS = {"speedup_by_task", "time_breakdown", "latency_fit", "mla_forest", "reconstruction_error"}
+NEED_NO_DRAFTS = {
+    *("speedup_by_task", "time_breakdown", "latency_fit"),
+    *("acceptance_by_cache", "mla_forest", "reconstruction_error"),  # of stored cells alone
+}
 
 
 @pytest.mark.parametrize("name", sorted(set(FIGURES) - NEED_NO_DRAFTS))
@@ -205,6 +212,22 @@ def test_calibrated_chances_lie_near_the_diagonal(frozen: Frozen) -> None:
     assert (bins["mean_chance"] - bins["accepted_share"]).abs().max() < 0.2
     assert frame["ece"].iloc[0] < 0.1
     assert (frame[frame["part"] == "auc"]["auc"] > 0.5).all()
+
+
+def test_a_line_joins_the_sizes_of_one_converters_cache(frozen: Frozen) -> None:
+    frame = acceptance_by_cache.select(usable(frozen, "acceptance_by_cache"))
+    figure = acceptance_by_cache.build(frame)
+    assert len(figure.axes) == frame["task"].nunique() == 3
+    for axis in figure.axes:
+        own = frame[frame["task"] == axis.get_title()].sort_values("budget")
+        for line in axis.lines:
+            variant = "none" if line.get_linestyle() == "--" else "functional"
+            drawn = own.loc[own["variant"] == variant, "acceptance_percent"]
+            assert list(line.get_xdata()) == [25, 50]
+            assert line.get_ydata() == pytest.approx(drawn.to_numpy())
+        assert len(axis.lines) == 2
+    with pytest.raises(NotEnoughData, match="two sizes"):
+        acceptance_by_cache.select(frozen)
 
 
 def test_cells_are_judged_by_the_projects_own_rule(frozen: Frozen) -> None:
