@@ -45,7 +45,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "sweep": ("confl_lambda", "confl_sensitivity", "pacer_block_size", "pacer_threshold", "longdoc"),
     "acceptance_by_cache": ("mla_budgets",),
     "mla_forest": ("mla_matched", "mla_budgets"),
-    "reconstruction_error": ("mla_matched", "mla_budgets"),
+    "reconstruction_error": ("mla_matched", "mla_budgets", "mla_train_params"),
 }
 
 

@@ -1,16 +1,23 @@
-"""Error of every converted attention layer, before and after functional reconstruction."""
+"""Error of every converted attention layer, as converted and after each way of tuning it."""
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from specbench.analysis.matched_cells import differing
+from specbench.analysis.table_text import joined
 from specbench.figures.base import NotEnoughData
-from specbench.figures.style import grid, legend, styled
+from specbench.figures.style import Look, grid, legend, look_among, styled
 from specbench.results.frozen import Frozen
 
-_KEYS = ["pair", "converter", "budget", "variant", "options", "tuning"]
+_CELL = ["pair", "converter", "budget", "options"]
+_KEYS = [*_CELL, "variant", "tuning"]
+_MOST = 3  # panels in a row
+_CONVERTED = Look("as converted", "#D55E00", "o", "-")
+_TUNED = {"functional": Look("functional", "#0072B2", "^", "--"), "kv": Look("kv", "#555555", "x", ":")}
 
 
 def select(frozen: Frozen) -> pd.DataFrame:
@@ -26,16 +33,46 @@ def select(frozen: Frozen) -> pd.DataFrame:
 
 @styled
 def build(frame: pd.DataFrame) -> Figure:
-    """One panel a conversion; relative errors on a logarithmic scale shared by all."""
-    groups = list(frame.groupby(_KEYS, sort=True))
-    figure, axes = grid(len(groups), most=3)
-    for axis, (key, rows) in zip(axes, groups, strict=True):
-        rows = rows.sort_values("layer")
-        axis.plot(rows["layer"], rows["error_before"], color="#D55E00", marker="o", label="converted")
-        axis.plot(rows["layer"], rows["error_after"], "--", color="#0072B2", marker="^", label="after reconstruction")
-        pair, converter, budget, variant, *_ = key
-        axis.set(title=f"{pair}\n{converter}, {variant}, budget {budget}", xlabel="layer", yscale="log")
+    """One panel a conversion, one line a way of tuning it; relative errors on a logarithmic scale shared by all."""
+    frame = frame.assign(panel=_panels(frame), line=_lines(frame)).sort_values([*_KEYS, "layer"])
+    looks = _looks(frame)
+    panels = list(frame["panel"].unique())
+    figure, axes = grid(len(panels), most=_MOST)
+    for axis, panel in zip(axes, panels, strict=True):
+        _panel(axis, frame[frame["panel"] == panel], looks)
+        axis.set(title=panel, xlabel="layer", yscale="log")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel("relative squared error")
+    for first in axes[::_MOST]:
+        first.set_ylabel("relative squared error")
     legend(figure, axes)
     return figure
+
+
+def _panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, Look]) -> None:
+    once = rows.drop_duplicates("layer")  # however it is tuned, a layer begins as converted
+    axis.plot(once["layer"], once["error_before"], label=_CONVERTED.name, **_CONVERTED.of_line())
+    for line, look in looks.items():
+        own = rows[rows["line"] == line]
+        axis.plot(own["layer"], own["error_after"], label=look.name, **look.of_line())
+
+
+def _panels(frame: pd.DataFrame) -> list[str]:
+    """Converter and budget, and the pair and what else differs."""
+    pair = frame["pair"] if frame["pair"].nunique() > 1 else ""
+    texts = {"converter": frame["converter"], "budget": frame["budget"].map("{:.0%} of the cache".format)}
+    return joined(pd.DataFrame(texts).assign(pair=pair, options=differing(frame["options"])))
+
+
+def _lines(frame: pd.DataFrame) -> list[str]:
+    """What was tuned to, and how where that differs."""
+    return joined(frame[["variant"]].assign(tuning=differing(frame["tuning"])))
+
+
+def _looks(frame: pd.DataFrame) -> dict[str, Look]:
+    """One a line, lighter where a variant was tuned in several ways."""
+    lines = frame[frame["variant"].isin(_TUNED)].groupby("variant")["line"].unique()
+    return {
+        line: look_among(_TUNED[str(variant)], number, len(own), line)
+        for variant, own in lines.items()
+        for number, line in enumerate(own)
+    }

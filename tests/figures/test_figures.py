@@ -250,6 +250,30 @@ def test_errors_are_drawn_once_a_tuned_draft(frozen: Frozen) -> None:
     )
 
 
+def test_ways_of_tuning_one_conversion_share_a_panel(frozen: Frozen) -> None:
+    layers = frozen.reconstruction
+    ways = [
+        layers.assign(tuning=f'{{"train_params": "{parts}"}}', error_after=0.1 * layers["error_before"])
+        for parts in ("qkv", "qk")
+    ]
+    kv = layers.assign(variant="kv", error_after=layers["error_before"])
+    rows = pd.concat([*ways, kv, ways[0].assign(converter="svd")], ignore_index=True)
+    figure = reconstruction_error.build(reconstruction_error.select(replace(frozen, reconstruction=rows)))
+    lines = {
+        axis.get_title(): {str(line.get_label()) for line in axis.lines if len(line.get_xdata())}
+        for axis in figure.axes
+    }
+    tuned = {"as converted", "functional, train_params=qkv"}
+    assert lines == {
+        "svd, 50% of the cache": tuned,
+        "transmla, 50% of the cache": tuned | {"functional, train_params=qk", "kv"},
+    }
+    for axis in figure.axes:
+        for line in axis.lines:
+            factor = 0.1 if str(line.get_label()).startswith("functional") else 1.0
+            assert line.get_ydata() == pytest.approx(factor * layers["error_before"][line.get_xdata().astype(int)])
+
+
 def test_a_sweep_finds_what_was_swept(frozen: Frozen) -> None:
     frame = sweep.select(usable(frozen, "sweep"))
     assert set(frame["setting"]) == {"method.lam"}
