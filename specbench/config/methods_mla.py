@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Union
 
 from omegaconf import MISSING
@@ -99,6 +99,12 @@ class ReconstructConfig:
         at_least("method.reconstruct.seed", self.seed, 0)
 
 
+# What method.reconstruct says where nothing is tuned: the numbers of conf/method/mla.yaml, whatever a sweep says.
+_UNTUNED = ReconstructConfig(
+    stream="frozen", updates=200, batch=8, learning_rate=None, warmup=0.05, clip=1.0, checks=5, min_gain=0.01, seed=0
+)
+
+
 @schema("method", "mla")
 @dataclass
 class MlaConfig(MethodConfig):
@@ -151,8 +157,8 @@ class MlaConfig(MethodConfig):
         one_of("method.bias_mode", self.bias_mode, BIAS_MODES)
         one_of("method.reconstruction", self.reconstruction, RECONSTRUCTIONS)
         one_of("method.train_params", self.train_params, TRAIN_PARAMS)
-        if self.reconstruction == "none":  # nothing is tuned: one conversion, whatever a sweep says of tuning
-            self.train_params = TRAIN_PARAMS[0]
+        if self.reconstruction == "none":  # one conversion, whatever a sweep says of tuning
+            self.train_params, self.reconstruct = TRAIN_PARAMS[0], replace(_UNTUNED)
         self._check_numbers()
 
     def _resolve(self) -> None:

@@ -42,7 +42,7 @@ from specbench.types import ConfigError
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # raise when the same settings give other weights
+VERSION = 2  # raise when the same settings give other weights
 _OF_RECONSTRUCTION = ("reconstruction", "train_params", "reconstruct")
 _BATCH = 8  # sequences that go through a layer at a time while statistics are gathered
 

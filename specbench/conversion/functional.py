@@ -23,6 +23,7 @@ from specbench.models.attention import Rows
 from specbench.models.latent import LatentAttention
 
 _BETAS = (0.9, 0.95)
+_RATE, _TRIED = 4e-3, 576  # by held-out error; at 1.6e-2 layers no longer improve
 _QUERIES = ("q_nope", "q_rope", "q_proj")
 _TRAINED = {
     "qkv": (*_QUERIES, "k_rope", "kv_down", "k_up", "v_up"),
@@ -101,10 +102,10 @@ def trained_names(parts: Parts, train_params: str, reconstruction: str) -> list[
 
 
 def learning_rate(settings: ReconstructConfig, hidden_size: int) -> float:
-    """The peak rate: the given one, or by hidden size (tried on small models; the paper's is not known)."""
+    """The peak rate: the given one, or 4e-3, above the hidden size that it was tried on in proportion to 1 / size."""
     if settings.learning_rate is not None:
         return settings.learning_rate
-    return 1e-3 if hidden_size < 256 else 3e-4 if hidden_size < 2000 else 1e-4
+    return _RATE * min(1.0, _TRIED / hidden_size)
 
 
 @torch.no_grad()

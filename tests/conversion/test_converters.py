@@ -238,6 +238,15 @@ def test_the_command_line_says_care_and_none_for_whole_sets_of_keys() -> None:
         words("method.budget=2")
 
 
+def test_tuning_says_nothing_where_nothing_is_tuned() -> None:
+    """One conversion has one config, and its numbers are the defaults of conf/method/mla.yaml."""
+    told = ("method.reconstruct.learning_rate=0.1", "method.reconstruct.updates=7", "method.train_params=qk")
+    for arm in ("method.reconstruction=none", "method.converter=none"):
+        assert words(arm, *told) == words(arm)
+        assert words(arm).reconstruct == words().reconstruct
+    assert words(*told).reconstruct.updates == 7
+
+
 def test_a_projection_gives_rows_by_number_and_by_mix() -> None:
     found = Projection(torch.eye(3), torch.arange(3.0))
     torch.testing.assert_close(found.take(torch.tensor([2, 0]))(torch.ones(3)), torch.tensor([3.0, 1.0]))

@@ -215,7 +215,7 @@ def test_the_same_seed_is_the_same_layer() -> None:
 
 def test_rates_follow_the_hidden_size_unless_given() -> None:
     settings = config().reconstruct
-    assert [learning_rate(settings, size) for size in (64, 576, 1999, 2048)] == [1e-3, 3e-4, 3e-4, 1e-4]
+    assert [learning_rate(settings, size) for size in (64, 576, 1152, 2304)] == [4e-3, 4e-3, 2e-3, 1e-3]
     assert learning_rate(config(reconstruct={"learning_rate": 0.5}).reconstruct, 64) == 0.5
 
 
