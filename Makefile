@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TESTERS ?= 2
 PAPER ?= results/paper
+NOTEBOOKS ?= $(wildcard notebooks/*.py)
 
 # Where a shell forbids bytecode files, every process compiles every library again: half of the time of a short command.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,7 +58,8 @@ tables: setup ## every table from results/paper as Markdown and LaTeX, published
 	$(BIN)/python scripts/make_tables.py
 
 notebooks: setup ## run notebooks/*.py on results/paper and write their .ipynb halves
-	$(BIN)/jupytext --quiet --sync --execute notebooks/*.py
+	$(BIN)/jupytext --quiet --sync $(NOTEBOOKS)
+	$(BIN)/jupyter-execute --inplace $(NOTEBOOKS:.py=.ipynb)
 
 # make paper DATA=folder WORDS="..." PAPER=folder; DATA is the folder of benchmark files, without it small sets are used.
 paper: setup ## run what is missing in results/paper (the estimate comes first), then figures and tables

@@ -82,6 +82,13 @@ if cells is not None:
 by_size if cells is not None else None
 
 # %% [markdown]
+# Task by task: where a full line meets the dotted one, the smaller cache costs nothing. Lines that stay
+# apart from it at every size lose by more than rank: by the dimensions that are no longer rotated.
+
+# %%
+show(frozen, "acceptance_by_cache", "mla_budgets")
+
+# %% [markdown]
 # ## Does the layer's error say anything about acceptance?
 #
 # The error after the output projection is what functional reconstruction minimises, layer by layer. Lower is not

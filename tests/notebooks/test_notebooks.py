@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,20 @@ def some() -> list[Any]:
     """A notebook takes ten seconds: the first and the last always, the others when slow."""
     ends = (SCRIPTS[0], SCRIPTS[-1])
     return [pytest.param(path, id=path.stem, marks=() if path in ends else pytest.mark.slow) for path in SCRIPTS]
+
+
+def test_make_executes_both_halves_of_a_pair(tmp_path: Path) -> None:
+    head = "# ---\n# jupyter:\n#   jupytext:\n#     formats: ipynb,py:percent\n# ---\n\n"
+    kernel = "#   kernelspec:\n#     display_name: Python 3\n#     language: python\n#     name: python3\n"
+    script = tmp_path / "tiny.py"
+    script.write_text(head.replace("# ---\n\n", kernel + "# ---\n\n") + "# %%\nimport sys\nprint(6 * 7, sys.prefix)\n")
+    words = ["make", "-o", "setup", "notebooks", f"NOTEBOOKS={script}", f"VENV={sys.prefix}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (cell,) = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
+    number, prefix = cell.outputs[0].text.split()
+    assert number == "42"
+    assert Path(prefix).resolve() == Path(sys.prefix).resolve()
 
 
 @pytest.mark.parametrize("script", some())
