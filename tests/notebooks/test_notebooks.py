@@ -61,10 +61,11 @@ def some() -> list[Any]:
 
 
 def test_make_executes_both_halves_of_a_pair(tmp_path: Path) -> None:
-    head = "# ---\n# jupyter:\n#   jupytext:\n#     formats: ipynb,py:percent\n# ---\n\n"
+    jupytext_key = "#   jupytext:\n#     formats: ipynb,py:percent\n"
     kernel = "#   kernelspec:\n#     display_name: Python 3\n#     language: python\n#     name: python3\n"
     script = tmp_path / "tiny.py"
-    script.write_text(head.replace("# ---\n\n", kernel + "# ---\n\n") + "# %%\nimport sys\nprint(6 * 7, sys.prefix)\n")
+    cell_of_code = "# %%\nimport sys\nprint(6 * 7, sys.prefix)\n"
+    script.write_text(f"# ---\n# jupyter:\n{jupytext_key}{kernel}# ---\n\n{cell_of_code}", encoding="utf-8")
     words = ["make", "-o", "setup", "notebooks", f"NOTEBOOKS={script}", f"VENV={sys.prefix}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
