@@ -62,11 +62,9 @@ def report_of(cells: pd.DataFrame, layers: pd.DataFrame, runs: pd.DataFrame, rul
 def _in_order(cells: pd.DataFrame) -> pd.DataFrame:
     """The original first, then converter by converter, budgets rising, variants, tasks, and tunings by their names."""
     place = cells["variant"].map(VARIANTS.index)
-    keys = pd.DataFrame({"pair": cells["pair"], "converted": place > 0, "place": place})
-    keys[["converter", "budget", "task", "tuning"]] = cells[["converter", "budget", "task", "tuning"]]
+    keys = cells.assign(converted=place > 0, place=place)
     by = ["pair", "converted", "converter", "budget", "place", "task", "tuning"]
-    order = keys.sort_values(by, kind="stable").index
-    return cells.loc[order]
+    return cells.loc[keys.sort_values(by, kind="stable").index]
 
 
 def _acceptance(cells: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from specbench.analysis.matched_cells import CELL, differing, main_tuning, rates
 from specbench.analysis.table_text import joined
 from specbench.figures.base import NotEnoughData
-from specbench.figures.style import CONVERTERS, INK, Look, from_zero, grid, legend, look_among, styled
+from specbench.figures.style import CONVERTERS, INK, Look, family, from_zero, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
 LEAST = 2  # sizes that make a line
@@ -43,10 +43,10 @@ def _named(frame: pd.DataFrame) -> pd.DataFrame:
 @styled
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task; a dashed and a full line a converter, and the original draft's acceptance across."""
-    panels = sorted(frame["panel"].unique())
+    shown = panels(frame)
     looks = _looks(frame[frame["variant"] != _ORIGINAL])
-    figure, axes = grid(len(panels), share_y=False)
-    for axis, panel in zip(axes, panels, strict=True):
+    figure, axes = grid(len(shown), share_y=False)
+    for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame["panel"] == panel], looks)
         axis.set(title=panel, xlabel="cache (% of original)", xlim=(0, 105))
         from_zero([axis], "y")
@@ -59,9 +59,7 @@ def _looks(converted: pd.DataFrame) -> dict[str, Look]:
     """One a line: the converter's, lighter where several lines are of one converter."""
     lines = converted.groupby("converter")["line"].unique()
     return {
-        line: look_among(CONVERTERS[str(name)], number, len(own), line)
-        for name, own in lines.items()
-        for number, line in enumerate(sorted(own))
+        line: look for name, own in lines.items() for line, look in family(CONVERTERS[str(name)], sorted(own)).items()
     }
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from specbench.analysis.conditions import condition_keys, unusual
-from specbench.analysis.table_text import shown
-from specbench.figures.style import CONTROLLERS, METHODS, Look, look_among, look_of, published
+from specbench.analysis.table_text import joined, shown
+from specbench.figures.style import CONTROLLERS, METHODS, Look, family, look_of, published
 from specbench.results.frozen import Frozen
 from specbench.results.provenance import configured
 from specbench.results.schema import empty_frame
@@ -90,7 +90,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     runs = _with(runs, panel=_panels(runs), look=by_controller.where(several, runs["method"]))
     settings = pd.concat([_settings(own) for _, own in runs.groupby("look")])
     others = unusual(runs, "panel")
-    said = [", ".join(filter(None, (settings[place], others[place]))) for place in runs.index]
+    said = joined(pd.DataFrame({"settings": settings, "others": others}, index=runs.index))
     runs = _with(runs, label=[_label(key, text) for key, text in zip(runs["look"], said, strict=True)])
     order = [name for name in ("num_measured", "finished_at") if name in runs]
     best = runs.sort_values(order, kind="stable").drop_duplicates(["panel", "label"], keep="last").index
@@ -107,11 +107,7 @@ def looks(frame: pd.DataFrame) -> dict[str, Look]:
     groups: dict[str, list[str]] = {}
     for row in sorted(frame.drop_duplicates("label").to_dict("records"), key=_order):
         groups.setdefault(row["look"], []).append(row["label"])
-    return {
-        label: look_among(look_of(key), number, len(labels), label)
-        for key, labels in groups.items()
-        for number, label in enumerate(labels)
-    }
+    return {label: look for key, labels in groups.items() for label, look in family(look_of(key), labels).items()}
 
 
 def in_order(rows: pd.DataFrame, styles: Mapping[str, Look]) -> list[dict[Any, Any]]:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.analysis.matched_cells import differing
 from specbench.analysis.table_text import joined
 from specbench.figures.base import NotEnoughData
-from specbench.figures.style import Look, grid, legend, look_among, styled
+from specbench.figures.style import Look, family, grid, legend, styled
 from specbench.results.frozen import Frozen
 
 _CELL = ["pair", "converter", "budget", "options"]
@@ -71,8 +71,4 @@ def _lines(frame: pd.DataFrame) -> list[str]:
 def _looks(frame: pd.DataFrame) -> dict[str, Look]:
     """One a line, lighter where a variant was tuned in several ways."""
     lines = frame[frame["variant"].isin(_TUNED)].groupby("variant")["line"].unique()
-    return {
-        line: look_among(_TUNED[str(variant)], number, len(own), line)
-        for variant, own in lines.items()
-        for number, line in enumerate(own)
-    }
+    return {line: look for name, own in lines.items() for line, look in family(_TUNED[str(name)], list(own)).items()}

@@ -141,9 +141,11 @@ def published(method: str) -> tuple[str, str]:
     return base, ", ".join(["official", *filter(None, [name[len(base) + 1 :].replace("_", " ")])])
 
 
-def look_among(look: Look, number: int, count: int, name: str) -> Look:
-    """The look itself where it is the only one, else that of the setting `name`."""
-    return look if count == 1 else variant(look, number, count, name)
+def family(look: Look, names: Sequence[str]) -> dict[str, Look]:
+    """The looks of all settings of one method: its own where there is one setting, else its variants in order."""
+    if len(names) == 1:
+        return {names[0]: look}
+    return {name: variant(look, number, len(names), name) for number, name in enumerate(names)}
 
 
 def variant(look: Look, number: int, count: int, name: str) -> Look:

@@ -43,4 +43,4 @@ def test_what_was_given_back_names_the_tuning() -> None:
 
 
 def test_nothing_to_report_is_said() -> None:
-    assert report_of(made_up_cells().iloc[:0], reconstruction(), pd.DataFrame()) == ("no finished runs of method=mla")
+    assert report_of(made_up_cells().iloc[:0], reconstruction(), pd.DataFrame()) == "no finished runs of method=mla"
