@@ -148,7 +148,7 @@ class Gate(AcceptanceHead):
         self.body.finish(choose_path(torch.float16, self.body.device))
         if self.body.linear_path == "packed":
             self._packed_join = Linear(self.join.weight.detach())
-            self._packed_join.pack()
+            self._packed_join.prepare("packed")
         self.requires_grad_(False).eval()
         return self
 

@@ -87,14 +87,14 @@ class Decoder:
         return named
 
     def finish(self, path: str = "auto") -> Decoder:
-        """Make loaded weights ready: `path` is library, packed (inference only) or auto = by instructions."""
+        """Make loaded weights ready: `path` is library, packed or reordered (inference only), or auto."""
         for layer in self.layers:
             layer.attention.finish()
         self.linear_path = choose_path(self.dtype, self.device) if path == "auto" else path
         if self.linear_path == "packed":
             self._widen_norms()
-            for linear in [self.head, *self.linears()[:-1]]:  # the largest while the least else is packed
-                linear.pack()
+        for linear in [self.head, *self.linears()[:-1]]:  # the largest while the least else is moved
+            linear.prepare(self.linear_path)
         return self
 
     def _widen_norms(self) -> None:

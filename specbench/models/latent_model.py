@@ -79,8 +79,8 @@ def _converted(latent: Decoder, layer: Layer, index: int, tensors: Mapping[str, 
     attention.finish()
     if latent.linear_path == "packed":
         attention.widen()
-        for linear in attention.linears():
-            linear.pack()
+    for linear in attention.linears():
+        linear.prepare(latent.linear_path)
     converted = copy.copy(layer)
     converted.attention = attention
     return converted, set(slots)

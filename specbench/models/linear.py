@@ -1,11 +1,13 @@
 """Matrix products of a decode step: few rows, large weights, so that reading the weights should be the whole cost.
 
-Three paths give the same product. `library` is torch's own linear. On CPUs without bfloat16 instructions torch
+Four paths give the same product. `library` is torch's own linear. On CPUs without bfloat16 instructions torch
 multiplies T bfloat16 rows in T times the time of one row; there `packed` keeps the weights in FBGEMM's packed
 half-precision layout (float32 accumulation), which reads them once for all rows. bfloat16 weights are scaled by a
 power of two first, so that their eight significant bits survive; activations stay in float32 between packed products,
-since rounding them would only cost time. float32 on CPU multiplies a few rows as
-`weight @ rows^T`, padded to the row counts for which that is fast.
+since rounding them would only cost time. On CPUs with these instructions oneDNN multiplies, and torch's own linear
+brings the weights into oneDNN's layout anew at every call, which costs as much as the product of a few rows;
+`reordered` keeps them in that layout. float32 on CPU multiplies a few rows as `weight @ rows^T`, padded to the row
+counts for which that is fast.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PATHS = ("auto", "library", "packed")
+PATHS = ("auto", "library", "packed", "reordered")
 _PACK_CHUNK_ELEMENTS = 8 * 2**20  # bounds the float32 copy that packing needs to 32 MiB
 _HALF_TOP_EXPONENT = 14  # scaled weights stay below 2^15; half precision ends at 65504
 _FEW_ROWS = 128  # up to here weight @ rows^T beats rows @ weight^T in float32
@@ -34,8 +36,11 @@ class Linear:
         self.out_dtype = out_dtype
         self._packed: list[torch.ScriptObject] = []
         self._unscale = torch.ones(1)
+        self._reordered: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._reordered is not None:
+            return self._reordered_product(x, self._reordered).to(self.out_dtype or x.dtype)
         if self.weight is None:
             return self._packed_product(x)
         if _few_float32_rows(x, self.weight):
@@ -44,25 +49,39 @@ class Linear:
             y = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return y.to(self.out_dtype or x.dtype)
 
-    def pack(self) -> None:
-        """Move the weight into the packed layout (inference only); a packed one, shared by two models, stays."""
-        if self.weight is None:
+    def prepare(self, path: str) -> None:
+        """Move the weight into the layout of `path` (inference only); a moved one, shared by two models, stays."""
+        if self.weight is None or path == "library":
             return
-        scale = _exact_half_scale(self.weight)
+        if path == "packed":
+            self._pack(self.weight)
+        else:
+            self._reordered = torch.ops.mkldnn._reorder_linear_weight(self.weight, 1)
+        self.weight = None
+
+    def _pack(self, weight: Tensor) -> None:
+        scale = _exact_half_scale(weight)
         self._unscale = torch.full((1,), 1.0 / scale)
-        rows = max(1, _PACK_CHUNK_ELEMENTS // self.weight.shape[1])
+        rows = max(1, _PACK_CHUNK_ELEMENTS // weight.shape[1])
         self._packed = [
             torch.ops.quantized.linear_prepack_fp16(chunk.to(torch.float32, copy=True).mul_(scale), None)
-            for chunk in self.weight.split(rows)
+            for chunk in weight.split(rows)
         ]
-        self.weight = None
 
     def dense(self) -> Tensor:
         """The weight [out, in], unpacked to float32 where it was packed."""
         if self.weight is not None:
             return self.weight
+        if self._reordered is not None:
+            return self._reordered.to_dense()
         parts = [torch.ops.quantized.linear_unpack_fp16(part)[0] for part in self._packed]
         return torch.cat(parts).float() * self._unscale
+
+    def _reordered_product(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype == weight.dtype:
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, self.bias, "none", [], "")
+            return product
+        return F.linear(x, self.dense().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def _packed_product(self, x: Tensor) -> Tensor:
         x32 = x * self._unscale  # to float32; a power of two changes no bit of the product
@@ -135,9 +154,11 @@ def _weight_first(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def choose_path(dtype: torch.dtype, device: torch.device) -> str:
-    """`packed` for half precision on a CPU whose instructions torch has no fast product for, else `library`.
+    """`packed` for half precision on a CPU whose instructions torch has no fast product for.
 
-    The choice depends on the machine's instructions only, never on a timing, so that a run repeats bit for bit.
+    Where there are such instructions, bfloat16 is `reordered`; float16 gains nothing by it. Everything else is
+    `library`. The choice depends on the machine's instructions only, never on a timing, so that a run repeats bit for
+    bit.
     """
     if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
         return "library"
@@ -145,5 +166,6 @@ def choose_path(dtype: torch.dtype, device: torch.device) -> str:
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
     }
-    packs = "fbgemm" in torch.backends.quantized.supported_engines
-    return "packed" if packs and not supported[dtype]() else "library"
+    if supported[dtype]():
+        return "reordered" if dtype == torch.bfloat16 and hasattr(torch.ops.mkldnn, "_linear_pointwise") else "library"
+    return "packed" if "fbgemm" in torch.backends.quantized.supported_engines else "library"

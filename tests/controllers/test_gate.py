@@ -146,5 +146,5 @@ def test_a_narrower_layer_says_the_same_in_blocks_and_comes_back() -> None:
 def test_packed_weights_unpack() -> None:
     weight = torch.randn(12, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     packed = Linear(weight.clone())
-    packed.pack()
+    packed.prepare("packed")
     torch.testing.assert_close(packed.dense(), weight.float(), atol=0, rtol=0)

@@ -252,9 +252,9 @@ def test_a_reduced_head_scatters_and_packs():
     for pack in (False, True):
         head, plain = ReducedHead(weight.clone(), ids, 11), Linear(weight.clone())
         if pack:
-            head.pack()
-            head.pack()  # shared by two models: the second time changes nothing
-            plain.pack()
+            head.prepare("packed")
+            head.prepare("packed")  # shared by two models: the second time changes nothing
+            plain.prepare("packed")
         logits = head(x)
         assert logits.shape == (2, 3, 11)
         assert torch.equal(logits[..., ids], plain(x))

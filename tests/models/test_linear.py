@@ -20,7 +20,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     linear = Linear(weight.clone(), bias)
-    linear.pack()
+    linear.prepare("packed")
     assert linear.weight is None  # no second copy stays
     return linear
 
@@ -129,4 +129,37 @@ def test_gradients_flow_through_few_rows() -> None:
 def test_only_half_precision_on_a_cpu_is_worth_packing() -> None:
     assert choose_path(torch.float32, torch.device("cpu")) == "library"
     assert choose_path(torch.bfloat16, torch.device("cuda")) == "library"
-    assert choose_path(torch.bfloat16, torch.device("cpu")) in ("packed", "library")
+    assert choose_path(torch.bfloat16, torch.device("cpu")) in ("packed", "reordered", "library")
+    assert choose_path(torch.float16, torch.device("cpu")) in ("packed", "library")
+
+
+needs_bfloat16 = pytest.mark.skipif(
+    choose_path(torch.bfloat16, torch.device("cpu")) != "reordered", reason="this CPU has no bfloat16 instructions"
+)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("rows", [1, 2, 7, 40])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_reordered_product_is_the_librarys(rows: int, with_bias: bool) -> None:
+    weight, x = normal(*SIZES).bfloat16(), normal(2, rows, SIZES[1], seed=1).bfloat16()
+    bias = normal(SIZES[0], seed=2).bfloat16() if with_bias else None
+    linear = Linear(weight.clone(), bias)
+    linear.prepare("reordered")
+    assert linear.weight is None  # no second copy stays
+    found = linear(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=2**-7, atol=1e-3)
+    head = Linear(weight.clone(), bias, out_dtype=torch.float32)
+    head.prepare("reordered")
+    assert torch.equal(head(x), found.float())
+
+
+@needs_bfloat16
+def test_reordered_weights_come_back_exactly_and_meet_float32_rows() -> None:
+    weight, x = normal(*SIZES).bfloat16(), normal(3, SIZES[1], seed=1)
+    linear = Linear(weight.clone())
+    linear.prepare("reordered")
+    linear.prepare("reordered")  # shared by two models
+    assert torch.equal(linear.dense(), weight)
+    torch.testing.assert_close(linear(x), F.linear(x, weight.float()), rtol=1e-5, atol=1e-5)
