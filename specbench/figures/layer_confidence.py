@@ -54,7 +54,7 @@ def build(frame: pd.DataFrame) -> Figure:
         _confidences(axes[number], rows)
         _windows(axes[len(ids) + number], rows)
         first = rows.iloc[0]
-        where = f"{first['panel']}, step {first['step']}, λ = {first['lambda']:.2f}"
+        where = f"{first['panel']}, step {first['step']}, λ\u00a0=\u00a0{first['lambda']:.2f}"
         axes[number].set_title("\n".join([*first["label"].split(", "), where]), fontsize="medium")
         axes[number].set_ylim(*_limits(frame))
     axes[0].set_ylabel("standardised confidence")

@@ -222,7 +222,9 @@ def styled(build: Callable[..., Figure]) -> Callable[..., Figure]:
     @functools.wraps(build)
     def inside(*arguments: Any, **options: Any) -> Figure:
         with mpl.rc_context(settings()):
-            return build(*arguments, **options)
+            figure = build(*arguments, **options)
+            _wrap_titles(figure)
+            return figure
 
     return inside
 
@@ -312,6 +314,17 @@ def _fitting(figure: Figure, labels: Iterable[str]) -> int:
 
 def _wrapped(figure: Figure, text: str) -> str:
     return textwrap.fill(text, int(figure.get_figwidth() * 72 / (0.52 * _remark_points())))
+
+
+def _wrap_titles(figure: Figure) -> None:
+    """Titles no wider than their panel without the names of its ticks, about 0.72 of its share of the page."""
+    for axis in figure.axes:
+        place = axis.get_subplotspec()
+        if place is not None:
+            share = len(place.colspan) / place.get_gridspec().ncols
+            letters = int(0.72 * share * figure.get_figwidth() * 72 / (0.55 * float(axis.title.get_fontsize())))
+            lines = axis.get_title().splitlines()
+            axis.title.set_text("\n".join(textwrap.fill(line, letters, break_long_words=False) for line in lines))
 
 
 def panels(frame: pd.DataFrame) -> list[str]:

@@ -9,9 +9,22 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from specbench.figures.base import looks, named
-from specbench.figures.style import CONTROLLERS, METHODS, PHASES, VENUES, Look, grid, look_of, panels, variant, venue
+from specbench.figures.style import (
+    CONTROLLERS,
+    METHODS,
+    PHASES,
+    VENUES,
+    Look,
+    grid,
+    look_of,
+    panels,
+    styled,
+    variant,
+    venue,
+)
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "method"
 # Machado et al. 2009, severity 1: how linear colours look to people without red or green cones.
@@ -117,3 +130,20 @@ def test_a_figure_is_as_wide_as_the_venues_page_or_column(name: str) -> None:
     with venue(name):
         assert grid(4)[0].get_figwidth() == VENUES[name].page
         assert grid(1)[0].get_figwidth() == VENUES[name].column
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_long_titles_stay_beside_each_other_and_inside_the_page(count: int) -> None:
+    def build() -> Figure:
+        figure, axes = grid(count)
+        for axis in axes:
+            axis.set_title("ConfLayers\nhumaneval, step 1200, 256 new tokens, and more")
+        return figure
+
+    figure = styled(build)()
+    figure.draw_without_rendering()
+    boxes = [axis.title.get_window_extent() for axis in figure.axes]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert boxes[0].x0 >= 0
+    assert boxes[-1].x1 <= figure.bbox.x1
+    assert figure.axes[0].get_title().replace("\n", " ").endswith("256 new tokens, and more")  # nothing is cut
