@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PATHS = ("auto", "library", "packed", "reordered")
 _PACK_CHUNK_ELEMENTS = 8 * 2**20  # bounds the float32 copy that packing needs to 32 MiB
 _HALF_TOP_EXPONENT = 14  # scaled weights stay below 2^15; half precision ends at 65504
 _FEW_ROWS = 128  # up to here weight @ rows^T beats rows @ weight^T in float32
@@ -39,15 +38,18 @@ class Linear:
         self._reordered: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._reordered is not None:
-            return self._reordered_product(x, self._reordered).to(self.out_dtype or x.dtype)
-        if self.weight is None:
+        if self._packed:
             return self._packed_product(x)
-        if _few_float32_rows(x, self.weight):
-            y = _weight_first(x, self.weight, self.bias)
-        else:
-            y = F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
-        return y.to(self.out_dtype or x.dtype)
+        return self._product(x).to(self.out_dtype or x.dtype)
+
+    def _product(self, x: Tensor) -> Tensor:
+        if self._reordered is not None and x.dtype == self._reordered.dtype:
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._reordered, self.bias, "none", [], "")
+            return product
+        weight = self.dense()
+        if _few_float32_rows(x, weight):
+            return _weight_first(x, weight, self.bias)
+        return F.linear(x, weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def prepare(self, path: str) -> None:
         """Move the weight into the layout of `path` (inference only); a moved one, shared by two models, stays."""
@@ -76,12 +78,6 @@ class Linear:
             return self._reordered.to_dense()
         parts = [torch.ops.quantized.linear_unpack_fp16(part)[0] for part in self._packed]
         return torch.cat(parts).float() * self._unscale
-
-    def _reordered_product(self, x: Tensor, weight: Tensor) -> Tensor:
-        if x.dtype == weight.dtype:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, self.bias, "none", [], "")
-            return product
-        return F.linear(x, self.dense().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def _packed_product(self, x: Tensor) -> Tensor:
         x32 = x * self._unscale  # to float32; a power of two changes no bit of the product
