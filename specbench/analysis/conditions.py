@@ -26,10 +26,19 @@ def with_conditions(runs: pd.DataFrame) -> pd.DataFrame:
     `remark` says in short what tells a run's conditions apart from others of the frame (but for the answer length).
     """
     texts = _texts(runs)
-    told = [key for key in texts if key != TOKENS and texts[key].nunique() > 1]
-    remarks = [", ".join(_said(key, row[key]) for key in told) for row in texts.to_dict("records")]
     conditions = ["; ".join(row) for row in texts.itertuples(index=False)]
-    return runs.assign(conditions=conditions, remark=remarks)
+    return runs.assign(conditions=conditions, remark=_remarks(texts, [key for key in texts if key != TOKENS]))
+
+
+def machines(runs: pd.DataFrame) -> list[str]:
+    """What tells the machine of each run apart from those of others of the frame, in short; "" where all are of one."""
+    texts = _texts(runs)
+    return _remarks(texts, [name for name in _MACHINE if name in texts])
+
+
+def _remarks(texts: pd.DataFrame, keys: Sequence[Hashable]) -> list[str]:
+    told = [key for key in keys if texts[key].nunique() > 1]
+    return [", ".join(_said(key, row[key]) for key in told) for row in texts.to_dict("records")]
 
 
 def condition_keys(runs: pd.DataFrame) -> list[str]:
@@ -46,7 +55,9 @@ def _texts(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _said(key: Hashable, text: str) -> str:
     key = str(key)
-    return f"{text} threads" if key == "threads" else text if key in _MACHINE else f"{key.rpartition('.')[2]}={text}"
+    if key == "threads":
+        return "1 thread" if text == "1" else f"{text} threads"
+    return text if key in _MACHINE else f"{key.rpartition('.')[2]}={text}"
 
 
 def unusual(runs: pd.DataFrame, within: str) -> pd.Series:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.comparison import AR, RULE, fastest, is_noisy, speedup_interval, speedup_of, timed_by_run
-from specbench.analysis.conditions import new_tokens
+from specbench.analysis.conditions import machines, new_tokens
 from specbench.analysis.headline import headline, model_name
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import weighted
@@ -16,7 +16,7 @@ from specbench.analysis.table_text import EMPTY, Cell, Table, span, with_interva
 from specbench.results.frozen import Frozen
 from specbench.results.specbench_files import MT_BENCH, OVERALL, SUBSETS
 
-_GROUP = ["model", "dtype", "source", "board"]
+_GROUP = ["model", "dtype", "source", "machine", "board"]
 _SUBSET = {"mt_bench": "mt_bench", "gsm8k": "math_reasoning", "cnn_dm": "summarization"}  # one file, two names
 _WHOLE = "spec_bench"
 _CORE = (*_SUBSET, "humaneval")
@@ -35,13 +35,15 @@ _THEIRS = (
 def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     """One row a model, dtype, source, board, arm and column: speedup, ci_low, ci_high, n, best, and the arm's mat.
 
-    `source` = `spec_bench` (one run over all its subsets) or `tasks`; `column` = a subset, another task, or overall.
-    A `board` holds one set of conditions (length of the answers, machine) a column: the first those of most runs.
+    `source` = `spec_bench` (one run over all its subsets) or `tasks`; `machine` = its name where rows are of several;
+    `column` = a subset, another task, or overall. A `board` holds one set of conditions (length of the answers, ...) a
+    column: the first of a machine those of most of its runs.
     """
     chosen = headline(frozen.runs, prefer=["specbench_leaderboard"])
     known = chosen["task"].astype(str).str.removesuffix("_mini").isin([*_CORE, _WHOLE])
     chosen = chosen[known & (chosen["sampling"] == "greedy") & chosen["walltime_speedup"].notna()]
     chosen = chosen.assign(source=["spec_bench" if task == _WHOLE else "tasks" for task in chosen["task"]])
+    chosen = chosen.assign(machine=machines(chosen))
     chosen = chosen.assign(board=_boards(chosen))
     samples = frozen.samples[frozen.samples["run_id"].isin(chosen["run_id"])]
     times = timed_by_run(samples)
@@ -52,9 +54,9 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
 
 
 def _boards(chosen: pd.DataFrame) -> pd.Series:
-    """The number of each run's board."""
+    """The number of each run's board on its machine."""
     numbers = pd.Series(0, index=chosen.index)
-    for _, runs in chosen.groupby(["model", "dtype", "source"], sort=False):
+    for _, runs in chosen.groupby(_GROUP[:-1], sort=False):
         order = list(runs["conditions"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index)
         for _, own in runs.groupby("place", sort=False):
             there = [conditions for conditions in order if conditions in set(own["conditions"])]
@@ -131,7 +133,8 @@ def _our_rows(board: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Cell, .
     arms = sorted(board["arm"].unique(), key=lambda arm: -overall.get(arm, 0.0))
     first = board.iloc[0]
     name = "ours" if first["source"] == "tasks" else f"ours, {_WHOLE}"
-    return [_our_row(f"{name}: {first['model_name']}", board[board["arm"] == arm], arm, columns) for arm in arms]
+    source = ", ".join(filter(None, (f"{name}: {first['model_name']}", first["machine"])))
+    return [_our_row(source, board[board["arm"] == arm], arm, columns) for arm in arms]
 
 
 def _our_row(source: str, board: pd.DataFrame, arm: str, columns: Sequence[str]) -> tuple[Cell, ...]:

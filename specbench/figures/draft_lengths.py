@@ -49,7 +49,7 @@ def build(frame: pd.DataFrame) -> Figure:
     figure, axes = grid(len(styles), height=1.5)
     for axis, (label, look) in zip(axes, styles.items(), strict=True):
         _histogram(axis, frame[frame["label"] == label], look)
-        axis.set_title(label, fontsize="medium" if len(label) < 24 else "small")
+        axis.set_title(label)
         axis.set_xlabel("tokens drafted in a step")
     for axis in axes[:: min(len(axes), 4)]:
         axis.set_ylabel("share of steps")

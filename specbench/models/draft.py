@@ -85,6 +85,12 @@ def draft_source(folder: Path) -> Source:
     return Source(folder, folder.resolve().name, f"draft-{file_sha256(folder / WEIGHTS)[:16]}")
 
 
+def held_out_every(folder: Path) -> int | None:
+    """One prompt in how many a trained draft never saw (`training.distil.is_held_out`); None where no card says it."""
+    every = read_json(folder / CARD).get("settings", {}).get("held_out_every")
+    return None if every is None else int(every)
+
+
 def new_draft(
     target: Decoder,
     num_layers: int,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,84 +22,18 @@ from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.protocol import Controller
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact, Key
-from specbench.runner.planning import make_task, ordered_samples
+from specbench.runner.held_out import held_out
 from specbench.runner.session import Session
 from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
-from specbench.training.prompts import Prompt, PromptFilter, benchmark_filter, chosen, given_prompts
 from specbench.training.rollouts import Rollouts, collect, load_rollouts
-from specbench.types import ConfigError, DataError
-
-log = logging.getLogger(__name__)
+from specbench.types import ConfigError
 
 KINDS = ("tuned", "scalars", "specdecpp")
 _TIMED_TURN = "Describe how a river becomes a canyon, step by step."
-MIX = "mix"  # in the place of a file of prompts
-_MIXED = 200  # prompts of a mix of which no number is given
-_LONGEST_PROMPT = 448  # tokens; longer ones only cost time here
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 # (tokens of one draft from some token on, first row and last row) -> the rule's score after each of them
 Scores = Callable[[slice], Sequence[float]]
-
-
-def held_out(config: RunConfig, session: Session, file: Path | None = None) -> list[list[int]]:
-    """Prompts (token ids) that no benchmark measures on: the task's train split, or the lines of a JSONL file.
-
-    A line has `prompt`, or `instruction` and `instances` as in self-instruct files. DataError names a line without.
-    The name `mix` means prompts of several kinds.
-    """
-    if str(file) == MIX:
-        return mixed_prompts(config, session, config.num_samples or _MIXED)
-    if file is None:
-        samples = ordered_samples(config, make_task(config, "train"))
-        texts = [(sample.turns[0], sample.raw) for sample in samples]
-    else:
-        lines = file.read_text(encoding="utf-8").splitlines()[: config.num_samples]
-        texts = [(_prompt(line, f"{file}:{number}"), False) for number, line in enumerate(lines, start=1)]
-    return [session.encode_question(text, raw=raw) for text, raw in texts]
-
-
-def mixed_prompts(config: RunConfig, session: Session, count: int) -> list[list[int]]:
-    """About `count` prompts (token ids) of several kinds that no benchmark measures on, the same for the same seed.
-
-    Texts to summarise and functions to complete of the Python standard library; with data=local the train splits too.
-    """
-    data_dir = None if config.data.dir is None else Path(config.data.dir)
-    sources = ("summary", "completion") if data_dir is None else ("summary", "completion", "gsm8k", "mbpp")
-    given: list[Prompt] = []
-    for source in sources:
-        try:
-            given += given_prompts({source: count}, data_dir=data_dir, instructions=None)
-        except DataError as error:
-            log.info("no held-out prompts of the kind %s: %s", source, error)
-    mixed = chosen(given, dict.fromkeys(sources, len(given)), seed=config.seed)
-    return _of_each_kind(mixed, benchmark_filter(data_dir), session, count)
-
-
-def _of_each_kind(mixed: Sequence[Prompt], allowed: PromptFilter, session: Session, count: int) -> list[list[int]]:
-    """The first prompts that are short enough and share nothing with a benchmark, as many of each kind."""
-    kinds = {prompt.source for prompt in mixed}
-    most, taken = -(-count // max(1, len(kinds))), Counter[str]()
-    found: list[list[int]] = []
-    for prompt in mixed:
-        if taken[prompt.source] == most:
-            continue
-        ids = session.encode_question(prompt.text)
-        if len(ids) <= _LONGEST_PROMPT and allowed.keep([prompt]):
-            taken[prompt.source] += 1
-            found.append(ids)
-    return found
-
-
-def _prompt(line: str, where: str) -> str:
-    try:
-        fields = json.loads(line)
-        if "prompt" in fields:
-            return str(fields["prompt"])
-        given = [instance["input"] for instance in fields.get("instances", ())][:1]
-        return "\n\n".join([fields["instruction"], *filter(None, given)])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{where}: needs `prompt`, or `instruction` and `instances` ({error!r})") from error
 
 
 def rollouts(

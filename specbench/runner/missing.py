@@ -16,7 +16,8 @@ from specbench.hardware.lock import exclusive
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact, Key, key_digest
 from specbench.results.files import make_folder
-from specbench.runner.controller_training import mixed_prompts, rollouts, train
+from specbench.runner.controller_training import rollouts, train
+from specbench.runner.held_out import mixed_prompts
 from specbench.runner.pacer_training import train_pacer
 from specbench.runner.planning import duration
 from specbench.runner.session import Session

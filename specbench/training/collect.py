@@ -75,6 +75,14 @@ class Writer:
     def answers(self, requests: Sequence[BatchRequest], *, seed: int) -> list[BatchAnswer]:
         return answer_batch(self.decoder, requests, stop_ids=self.chat.stop_ids, seed=seed, size=self.size)
 
+    def turns(self, count: int, *, most_tokens: int, temperature: float, seed: int) -> list[str]:
+        """What the target writes after its template's user header, of `count` tries those that came to an end."""
+        request = BatchRequest(self.turn_header(), most_tokens, temperature)
+        answers = self.answers([request] * count, seed=seed)
+        whole = [answer.tokens for answer in answers if answer.tokens[-1] in self.chat.stop_ids]
+        texts = [self.chat.decode(tokens).strip() for tokens in whole]
+        return [text for text in texts if len(text) >= _TURN_CHARS]
+
 
 @dataclass
 class Collector:
@@ -116,13 +124,13 @@ class Collector:
 
     def user_turns(self, count: int) -> list[str]:
         """`count` different user turns that the target writes after its template's user header."""
-        header, turns = self.writer.turn_header(), dict[str, str]()
+        turns = dict[str, str]()
         least = -(-count // self.config.file_answers)
         with tqdm(total=count, desc="user turns", disable=None) as bar:
-            for _ in _made([self._turns_job(number, header) for number in range(least)]):
+            for _ in _made([self._turns_job(number) for number in range(least)]):
                 bar.refresh()
             for number in range(_MOST_TURN_FILES * least):
-                for text in self._turn_file(number, header):
+                for text in self._turn_file(number):
                     turns.setdefault(" ".join(text.lower().split()), text)
                 bar.update(min(len(turns), count) - bar.n)
                 if len(turns) >= count:
@@ -131,22 +139,24 @@ class Collector:
         log.info("%d different user turns, %d of them without overlap", len(turns), len(found))
         return found[:count]
 
-    def _turn_file(self, number: int, header: list[int]) -> list[str]:
-        job = self._turns_job(number, header)
+    def _turn_file(self, number: int) -> list[str]:
+        job = self._turns_job(number)
         for _ in _made([job]):
             pass
         return list(json.loads(job[0].read_text(encoding="utf-8"))["turns"])
 
-    def _turns_job(self, number: int, header: list[int]) -> Job:
+    def _turns_job(self, number: int) -> Job:
         path = self.folder / "turns" / f"{number:05d}.json"
-        return path, partial(self._write_turns, path, number, header)
+        return path, partial(self._write_turns, path, number)
 
-    def _write_turns(self, path: Path, number: int, header: list[int]) -> None:
-        request = BatchRequest(header, self.config.turn_tokens, self.config.temperature)
-        answers = self.writer.answers([request] * self.config.file_answers, seed=self._seed("turns", number))
-        whole = [answer.tokens for answer in answers if answer.tokens[-1] in self.writer.chat.stop_ids]
-        texts = [self.writer.chat.decode(tokens).strip() for tokens in whole]
-        write_json(path, {"turns": [text for text in texts if len(text) >= _TURN_CHARS]})
+    def _write_turns(self, path: Path, number: int) -> None:
+        turns = self.writer.turns(
+            self.config.file_answers,
+            most_tokens=self.config.turn_tokens,
+            temperature=self.config.temperature,
+            seed=self._seed("turns", number),
+        )
+        write_json(path, {"turns": turns})
 
     def answer(self, prompts: Sequence[Prompt], kind: str) -> list[Example]:
         """Answers to the prompts that are short enough; gives back the articles, which later prompts are made of."""

@@ -63,16 +63,17 @@ def reduced_vocabulary(examples: Sequence[Example], size: int | None, vocab_size
     return torch.tensor(sorted(order[:size]))
 
 
-def is_held_out(example: Example, every: int) -> bool:
-    """One prompt in `every`, decided by the prompt itself: more data never moves a prompt to the other side."""
-    digest = hashlib.sha256(bytes(str(example.prompt.tolist()), "ascii")).digest()
+def is_held_out(prompt: Sequence[int], every: int) -> bool:
+    """One prompt in `every`, decided by its token ids alone: more data never moves a prompt to the other side."""
+    digest = hashlib.sha256(bytes(str(list(prompt)), "ascii")).digest()
     return int.from_bytes(digest[:8], "big") % every == 0
 
 
 def held_out_part(examples: Sequence[Example], config: DistilConfig) -> tuple[list[Example], list[Example]]:
     """(training examples, greedy held-out ones, the sources taking turns); DataError where either is empty."""
-    training = [example for example in examples if not is_held_out(example, config.held_out_every)]
-    others = [e for e in examples if e.greedy and is_held_out(e, config.held_out_every)]
+    every = config.held_out_every
+    training = [example for example in examples if not is_held_out(example.prompt.tolist(), every)]
+    others = [e for e in examples if e.greedy and is_held_out(e.prompt.tolist(), every)]
     places: Counter[str] = Counter()
     turns = []
     for example in others:

@@ -168,7 +168,7 @@ class DraftTraining:
         turns = {
             chat.only_turn(example.prompt.tolist(), date=day): example.source
             for example in examples
-            if is_held_out(example, every)
+            if is_held_out(example.prompt.tolist(), every)
         }
         lines = [json.dumps({"prompt": turn, "source": source}, ensure_ascii=False) for turn, source in turns.items()]
         write_atomically(self.folder / "held_out.jsonl", ("\n".join(lines) + "\n").encode())

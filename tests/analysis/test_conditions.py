@@ -37,8 +37,19 @@ def test_what_was_measured_otherwise_stands_in_a_row_of_its_own(tmp_path, otherw
     rows = cells(pacer_main(frozen), source="ours")
     assert [(row["sps"].text == "-", row["pacer"].text == "-") for row in rows] in ([(0, 1), (1, 0)], [(1, 0), (0, 1)])
     assert len({row["task"].text + row["new tokens"].text for row in rows}) == 2, "the rows say what differs"
-    boards = [set(own["arm"]) for _, own in leaderboard_rows(frozen).groupby("board")]
+    boards = [set(own["arm"]) for _, own in leaderboard_rows(frozen).groupby(["machine", "board"])]
     assert sorted(boards, key=sorted) == [{"ar", "pacer"}, {"ar", "sps"}]
+
+
+def test_a_board_says_its_machine_where_there_are_several(tmp_path):
+    """Also where a task was measured on one of them only: no row then holds columns of two machines."""
+    write_run(tmp_path, Spec("a", method="pacer", speedup=2.0))
+    write_run(tmp_path, Spec("b", method="pld", task="cnn_dm", environment={"num_threads": 1}))
+    write_run(tmp_path, Spec("c", environment={"num_threads": 1}))
+    board = leaderboard_table(open_results(tmp_path), load_published(PUBLISHED))
+    found = {(row["source"].text.rpartition(", ")[2], row["method"].text) for row in cells(board)}
+    ours = {(machine, method) for machine, method in found if "thread" in machine}
+    assert ours == {("2 threads", "ar"), ("2 threads", "pacer"), *(("1 thread", m) for m in ("ar", "pld", "sps"))}
 
 
 def test_tasks_with_answers_of_their_own_length_are_one_board(tmp_path):

@@ -17,7 +17,8 @@ from specbench.analysis.replay import Fixed, replay
 from specbench.config import RunConfig
 from specbench.methods import chain
 from specbench.models.artefact import load_artefact
-from specbench.runner.controller_training import held_out, rollouts, score_with, traces, train
+from specbench.runner.controller_training import rollouts, score_with, traces, train
+from specbench.runner.held_out import held_out
 from specbench.runner.session import Session
 from specbench.training.rollouts import Rollouts
 from specbench.types import ConfigError, DataError

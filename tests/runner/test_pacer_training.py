@@ -17,7 +17,8 @@ from specbench.config import RunConfig
 from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.pacer import stored_gate
 from specbench.models.artefact import Artefact, load_artefact
-from specbench.runner.controller_training import held_out, rollouts, traces
+from specbench.runner.controller_training import rollouts, traces
+from specbench.runner.held_out import held_out
 from specbench.runner.pacer_training import train_pacer
 from specbench.runner.session import Session
 from specbench.training.gate import GATE_OPTIONS, draft_chances

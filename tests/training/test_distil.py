@@ -92,7 +92,7 @@ def test_other_settings_start_anew(tmp_path, caplog):
 def test_one_prompt_is_always_on_the_same_side():
     training, held_out = held_out_part(corpus(), SETTINGS)
     fewer, _ = held_out_part(corpus()[:60], SETTINGS)
-    assert not any(is_held_out(example, SETTINGS.held_out_every) for example in training)
+    assert not any(is_held_out(example.prompt.tolist(), SETTINGS.held_out_every) for example in training)
     assert all(any(a is b for b in training) for a in fewer)
     assert 0 < len(held_out) <= SETTINGS.held_out
     sources = Counter(example.source for example in held_out)
@@ -101,7 +101,7 @@ def test_one_prompt_is_always_on_the_same_side():
 
 def test_too_few_answers_are_refused():
     with pytest.raises(DataError, match="held_out_every"):
-        held_out_part([e for e in corpus() if not is_held_out(e, SETTINGS.held_out_every)], SETTINGS)
+        held_out_part([e for e in corpus() if not is_held_out(e.prompt.tolist(), SETTINGS.held_out_every)], SETTINGS)
 
 
 def test_a_layer_that_the_target_lacks_is_refused():

@@ -117,7 +117,7 @@ def test_prompts_that_the_draft_never_saw_are_kept_as_they_were_asked(trained, c
     asked = {tuple(training.chat.encode_chat([{"role": "user", "content": turn}], date=day)) for turn in turns}
     examples = read_corpus(batch_files(training.folder / "answers"))
     every = training.config.training.held_out_every
-    assert asked == {tuple(e.prompt.tolist()) for e in examples if is_held_out(e, every)}
+    assert asked == {tuple(e.prompt.tolist()) for e in examples if is_held_out(e.prompt.tolist(), every)}
     assert 0 < len(asked) < len(examples)
 
 
