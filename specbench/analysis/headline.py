@@ -17,6 +17,13 @@ _ACCEPTANCE = "cfg.measure.acceptance"
 _PLAIN = ("none", "fixed")
 # Ends of the names of experiments that run methods as they come; all others vary settings.
 _FIRST = ("headline", "_main", "_leaderboard", "longdoc", "all_methods")
+# Experiments whose runs vary the settings of one method, so that they do not speak for it.
+_VARIED = frozenset(
+    (
+        *("knapspec_decoupling", "knapspec_latency_fit", "knapspec_tpt_vs_throughput", "draft_vocab"),
+        *("confl_lambda", "confl_window", "confl_sensitivity", "pacer_block_size", "pacer_threshold"),
+    )
+)
 
 
 def labelled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -53,6 +60,12 @@ def headline(runs: pd.DataFrame, *, prefer: Iterable[str] = ()) -> pd.DataFrame:
     rank["run_id"] = known["run_id"]
     ordered = known.loc[rank.sort_values(list(rank.columns)).index]
     return ordered.drop_duplicates([*PLACE, "arm"]).sort_values([*PLACE, "arm"], ignore_index=True).copy()
+
+
+def as_they_come(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs` without those that an experiment made only to vary a method's settings."""
+    varied = [bool(names) and names <= _VARIED for names in map(_experiments, runs.to_dict("records"))]
+    return runs[~pd.Series(varied, index=runs.index, dtype=bool)]
 
 
 def is_bound(runs: pd.DataFrame) -> pd.Series:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from specbench.analysis.comparison import AR, RULE, fastest, is_noisy, speedup_interval, speedup_of, timed_by_run
 from specbench.analysis.conditions import machines, new_tokens
-from specbench.analysis.headline import headline, model_name
+from specbench.analysis.headline import as_they_come, headline, model_name
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import weighted
 from specbench.analysis.table_text import EMPTY, Cell, Table, span, with_interval
@@ -39,7 +39,7 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     `column` = a subset, another task, or overall. A `board` holds one set of conditions (length of the answers, ...) a
     column: the first of a machine those of most of its runs.
     """
-    chosen = headline(frozen.runs, prefer=["specbench_leaderboard"])
+    chosen = headline(as_they_come(frozen.runs), prefer=["specbench_leaderboard"])
     known = chosen["task"].astype(str).str.removesuffix("_mini").isin([*_CORE, _WHOLE])
     chosen = chosen[known & (chosen["sampling"] == "greedy") & chosen["walltime_speedup"].notna()]
     chosen = chosen.assign(source=["spec_bench" if task == _WHOLE else "tasks" for task in chosen["task"]])

@@ -13,7 +13,7 @@ import pandas as pd
 
 from specbench.analysis.comparison import AR, RULE, fastest, timed_by_run
 from specbench.analysis.conditions import commits, new_tokens
-from specbench.analysis.headline import PLACE, headline, model_name, setting
+from specbench.analysis.headline import PLACE, as_they_come, headline, model_name, setting
 from specbench.analysis.published import MARKS, published_cell
 from specbench.analysis.ranking import ranking_notes
 from specbench.analysis.table_text import EMPTY, Cell, Table, missing, span, with_interval
@@ -89,8 +89,10 @@ def leaders(frozen: Frozen, rows: pd.DataFrame, able: pd.Series, *, by: str, wit
 
 def main_table(paper: Paper, frozen: Frozen, published: pd.DataFrame) -> Table:
     """Rows = our tasks, then the published cells; columns = methods. Notes say where the rankings differ and why."""
-    chosen = headline(frozen.runs, prefer=[paper.experiment])
-    ours = with_best(frozen, chosen[chosen["arm"].isin(paper.arms)])
+    chosen = headline(as_they_come(frozen.runs), prefer=[paper.experiment])
+    chosen = chosen[chosen["arm"].isin(paper.arms)]
+    compared = chosen["arm"].ne(AR).groupby([chosen[name] for name in PLACE]).transform("any").astype(bool)
+    ours = with_best(frozen, chosen[compared])
     theirs = published[published["paper"].isin(_PAPER_NAMES[paper.name]) & published["table"].isin(paper.tables)]
     theirs = theirs[theirs["metric"].isin(["speedup", "speedup_max"]) & ~theirs["setting"].str.contains("window ")]
     rows = [*_our_rows(ours, paper.arms), *_their_rows(theirs, paper.arms)]

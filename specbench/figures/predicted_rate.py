@@ -77,5 +77,5 @@ def _correlations(rows: pd.DataFrame) -> list[str]:
         own = rows[rows["part"] == part]
         x, y = (own[name].to_numpy(dtype=float) for name in ("predicted", "measured"))
         if len(own) > 2 and x.std() > 0 and y.std() > 0:
-            lines.append(f"r = {np.corrcoef(x, y)[0, 1]:.2f} over {len(own)} {part}s")
+            lines.append(f"r = {np.corrcoef(x, y)[0, 1]:.2f} ({len(own)} {part}s)")
     return lines

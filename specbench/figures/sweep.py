@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,7 @@ _SHOWN = {
     "walltime_speedup": "speedup over AR",
     "acceptance_rate": "acceptance rate",
     "draft_tokens_per_step": "tokens drafted a step",
-    "sublayers_left_out": "sublayers left out at the end",
+    "sublayers_left_out": "sublayers left out",  # by the last set
 }
 _LABELS = {CONTEXT.removeprefix(CONFIGURED): "context (tokens)", "method.lam": "λ"}
 
@@ -105,12 +106,18 @@ def _looks(frame: pd.DataFrame) -> dict[str, Look]:
     """Methods look like themselves; lines of one method differ from dark to light."""
     by_look = frame.drop_duplicates("line").groupby("look", sort=False)["line"].agg(list)
     found = {}
-    for key, lines in by_look.items():
-        own = look_of(str(key))
+    for key, named in by_look.items():
+        own, lines = look_of(str(key)), sorted(named, key=_in_order)
         alone = len(by_look) > 1 and len(lines) == 1
         for number, line in enumerate(lines):
             found[line] = own if alone else variant(own, number, len(lines), line)
     return found
+
+
+def _in_order(line: str) -> list[tuple[float, str]]:
+    """Texts by their words, numbers in them by their size: 10, 50, 100."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", line)
+    return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 
 
 def _intervals(axis: Axes, frame: pd.DataFrame, styles: dict[str, Look]) -> None:

@@ -98,3 +98,15 @@ def test_settings_of_a_sweep_are_judged_among_themselves(tmp_path):
     write_run(tmp_path, Spec("alone", task="cnn_dm", config={"controller": {"block_size": 3}}, speedup=1.5, **slow))
     runs, _ = sweep_rows(open_results(tmp_path), "pacer_block_size")
     assert dict(zip(runs["run_id"], runs["best"], strict=True)) == {"size2": False, "size3": True, "alone": False}
+
+
+def test_a_main_table_holds_what_its_methods_are_compared_in(tmp_path):
+    """No setting of an ablation stands for the method, and no row holds AR alone."""
+    write_run(tmp_path, Spec("main", experiment="pacer_main", method="pacer", controller="pacer", speedup=1.5))
+    other = {"experiment": "pacer_threshold", "sampling": {"max_new_tokens": 32}}
+    write_run(tmp_path, Spec("swept", method="pacer", controller="pacer", speedup=9.0, **other))
+    write_run(tmp_path, Spec("plain", method="ar", controller="none", task="cnn_dm", drafted=0, speedup=1.0))
+    frozen = open_results(tmp_path)
+    ours = cells(pacer_main(frozen), source="ours")
+    assert [(row["task"].text, row["pacer"].text[:4]) for row in ours] == [("gsm8k", "1.50")]
+    assert set(leaderboard_rows(frozen).query("arm == 'pacer'")["speedup"].round(1)) == {1.5}

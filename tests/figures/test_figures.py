@@ -274,6 +274,14 @@ def test_ways_of_tuning_one_conversion_share_a_panel(frozen: Frozen) -> None:
             assert line.get_ydata() == pytest.approx(factor * layers["error_before"][line.get_xdata().astype(int)])
 
 
+def test_lines_of_a_sweep_stand_in_the_order_of_their_numbers(frozen: Frozen) -> None:
+    frame = sweep.select(usable(frozen, "sweep"))
+    lines = [frame.assign(line=f"gsm8k, context_window={size}") for size in (100, 10, 50.5)]
+    (legend,) = sweep.build(pd.concat(lines, ignore_index=True)).legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == [f"gsm8k, context_window={size}" for size in (10, 50.5, 100)]
+
+
 def test_a_sweep_finds_what_was_swept(frozen: Frozen) -> None:
     frame = sweep.select(usable(frozen, "sweep"))
     assert set(frame["setting"]) == {"method.lam"}

@@ -17,6 +17,7 @@ from specbench.runner.held_out import mixed_prompts
 from specbench.runner.session import Session
 from specbench.tasks import build_task
 from specbench.training import prompts
+from specbench.training.collect import Writer
 from specbench.training.distil import is_held_out, start_draft
 from tests.few_documents import PASSAGES, STUBS, few_documents
 from tests.runner.runs import tiny_config
@@ -64,9 +65,12 @@ def test_where_a_kind_has_no_more_the_others_fill_up(started: Any) -> None:
     assert counts == {"user": 80 - len(PASSAGES) - len(STUBS), "summary": len(PASSAGES), "completion": len(STUBS)}
 
 
-def test_a_target_whose_turns_never_end_writes_none(started: Any) -> None:
-    config, session = started("model.target=tiny")
+def test_a_target_whose_turns_never_end_is_asked_once(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, session = started()
+    asked: list[int] = []
+    monkeypatch.setattr(Writer, "turns", lambda self, count, **how: asked.append(count) or [])
     assert {kind(session, ids) for ids in mixed_prompts(config, session, 9)} == {"summary", "completion"}
+    assert asked == [9]
 
 
 def test_a_prompt_of_a_benchmark_is_left_out(started: Any) -> None:
