@@ -85,33 +85,35 @@ def _begun(choices: pd.DataFrame, starts: pd.Series) -> dict[int, Any]:
 def predictions(samples: pd.DataFrame, steps: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
     """One row a skip set of one run that drafted timed steps and whose search predicted its tokens a second.
 
-    sample_id, step, predicted and measured (tokens per second until the next choice), num_tokens, seconds.
+    sample_id, step, predicted and measured, num_tokens, seconds (until the next choice, without searching), ar_seconds
+    (of as many tokens of AR's answer to the sample, on average). Both are speeds over plain decoding, predicted as the
+    search saw it and measured: rates themselves change with the machine's load since its profile was taken.
     """
-    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), ("predicted_tokens_per_second",))
+    names = ("predicted_tokens_per_second", "plain_tokens_per_second")
+    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), names)
     made = made.assign(next_step=made.groupby(list(KEY))["step"].shift(-1).astype("Float64").fillna(np.inf))
-    made = made.dropna(subset="predicted_tokens_per_second")[[*KEY, "step", "next_step", "predicted_tokens_per_second"]]
+    made = made.assign(predicted=floats(made[names[0]]) / floats(made[names[1]])).dropna(subset="predicted")
     taken = own_steps(samples, steps)
     taken = taken[taken["timed"].astype(bool)]
     taken = taken.assign(seconds=taken[[*PHASES]].sum(axis=1) - taken["adapt_s"])  # the search itself is not drafting
-    both = taken.merge(made, on=list(KEY), suffixes=("", "_of"))
+    both = taken.merge(made[[*KEY, "step", "next_step", "predicted"]], on=list(KEY), suffixes=("", "_of"))
     both = both[(both["step"] > both["step_of"]) & (both["step"] <= both["next_step"])]
     groups = both.groupby([*KEY, "step_of"], as_index=False)
-    found = groups.agg(
-        predicted=("predicted_tokens_per_second", "first"),
-        num_tokens=("num_emitted", "sum"),
-        seconds=("seconds", "sum"),
-    )
-    found = found.rename(columns={"step_of": "step"})
-    rate = floats(found["num_tokens"]) / floats(found["seconds"])
-    return found.assign(measured=rate)[["sample_id", "step", "predicted", "measured", "num_tokens", "seconds"]]
+    found = groups.agg(predicted=("predicted", "first"), num_tokens=("num_emitted", "sum"), seconds=("seconds", "sum"))
+    timed = timed_conversations(pair(counted(samples)))
+    ar_seconds = found["num_tokens"] * found["sample_id"].map(timed["decode_s_ar"] / timed["tokens_ar"])
+    found = found.rename(columns={"step_of": "step"}).assign(ar_seconds=floats(ar_seconds)).dropna(subset="ar_seconds")
+    found = found.assign(measured=found["ar_seconds"] / floats(found["seconds"]))
+    return found[["sample_id", "step", "predicted", "measured", "num_tokens", "seconds", "ar_seconds"]]
 
 
 def pooled_prediction(sets: pd.DataFrame) -> dict[str, float]:
-    """The `predictions` of several sets as one: all tokens over all seconds, predicted and measured."""
-    tokens = floats(sets["num_tokens"])
+    """The `predictions` of several sets as one: AR's seconds over those predicted, and over those measured."""
+    ar_seconds = floats(sets["ar_seconds"])
     return {
-        "predicted": float(tokens.sum() / (tokens / floats(sets["predicted"])).sum()),
-        "measured": float(tokens.sum() / floats(sets["seconds"]).sum()),
-        "num_tokens": int(tokens.sum()),
+        "predicted": float(ar_seconds.sum() / (ar_seconds / floats(sets["predicted"])).sum()),
+        "measured": float(ar_seconds.sum() / floats(sets["seconds"]).sum()),
+        "num_tokens": int(floats(sets["num_tokens"]).sum()),
         "seconds": float(floats(sets["seconds"]).sum()),
+        "ar_seconds": float(ar_seconds.sum()),
     }

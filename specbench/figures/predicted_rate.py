@@ -1,4 +1,4 @@
-"""Tokens per second that a search predicted of its skip set, against what drafting with it gave."""
+"""The speed over plain decoding that a search predicted of its skip set, against what drafting with it gave."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from specbench.figures.base import RunRows, described, each_run, finished_runs, 
 from specbench.figures.style import INK, Look, grid, legend, panels, styled
 from specbench.results.frozen import Frozen
 
-LEAST = 8  # tokens that a drawn rate rests on
+LEAST = 8  # tokens that a drawn speed rests on
 
 
 def select(frozen: Frozen) -> pd.DataFrame:
-    """One row a skip set (part=set) whose search predicted a rate and that emitted LEAST tokens or more, and one a run.
+    """One row a skip set (part=set) of LEAST tokens or more whose search predicted a speed, and one a run.
 
     A run's row (part=run) pools its sets.
     """
     frames = [_rates(rows) for rows in each_run(frozen, finished_runs(frozen, "num_choices"))]
-    return together(frames, f"no skip set with a predicted rate (knapspec) that was used for {LEAST} tokens or more")
+    return together(frames, f"no skip set with a predicted speed (knapspec) that was used for {LEAST} tokens or more")
 
 
 def _rates(rows: RunRows) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def _rates(rows: RunRows) -> pd.DataFrame:
 def build(frame: pd.DataFrame) -> Figure:
     """One panel a task; a faint point a set, a full one a run; on the diagonal the prediction came true."""
     styles, tasks = looks(frame), panels(frame)
-    figure, axes = grid(len(tasks), height=2.1)
+    figure, axes = grid(len(tasks), height=2.6)  # panels are square, below three lines of title
     most = 1.08 * float(frame[["predicted", "measured"]].astype(float).max().max())
     for axis, task in zip(axes, tasks, strict=True):
         rows = frame[frame["panel"] == task]
@@ -48,12 +48,12 @@ def build(frame: pd.DataFrame) -> Figure:
             _points(axis, rows[rows["label"] == label], look, label)
         axis.set(
             title="\n".join([task, *_correlations(rows)]),
-            xlabel="predicted tokens / s",
+            xlabel="predicted speedup",
             xlim=(0, most),
             ylim=(0, most),
             aspect="equal",
         )
-    axes[0].set_ylabel("measured tokens / s")
+    axes[0].set_ylabel("measured speedup over AR")
     legend(
         figure,
         axes,

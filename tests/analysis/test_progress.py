@@ -87,28 +87,39 @@ def test_a_set_that_no_step_used_is_left_out() -> None:
     assert timeline.sets["sublayers"].tolist() == [[2]]
 
 
+AR_RATE = 5.0  # tokens a second
+
+
+def with_ar(name: str, *, timed: bool = True) -> pd.DataFrame:
+    return frame(pair_rows(name, (10, 1.0), (10, 10 / AR_RATE), timed=timed))
+
+
+def predicted(rate: float, *, plain: float = 10.0) -> dict[str, float]:
+    return {"predicted_tokens_per_second": rate, "plain_tokens_per_second": plain}
+
+
 def test_a_prediction_stands_beside_what_followed_it() -> None:
-    made = choices(
-        ("x", 0, {"predicted_tokens_per_second": 12.0}),
-        ("x", 2, {"predicted_tokens_per_second": 20.0}),
-    )
-    found = predictions(answers("x"), steps_of("x", count=4), made)
-    assert found["predicted"].tolist() == [12.0, 20.0]
+    made = choices(("x", 0, predicted(12.0)), ("x", 2, predicted(20.0)))
+    found = predictions(with_ar("x"), steps_of("x", count=4), made)
+    assert found["predicted"].tolist() == [1.2, 2.0]
     assert found["num_tokens"].tolist() == [6, 3]  # steps 1 and 2, then step 3
-    assert found["measured"].tolist() == pytest.approx([10.0, 10.0])  # 3 tokens in 0.1 + 0.2 seconds
+    assert found["ar_seconds"].tolist() == pytest.approx([1.2, 0.6])
+    assert found["measured"].tolist() == pytest.approx([2.0, 2.0])  # 3 tokens in 0.1 + 0.2 seconds, AR 0.6
 
 
-def test_pooled_rates_are_all_tokens_over_all_seconds() -> None:
-    sets = pd.DataFrame({"predicted": [10.0, 20.0], "num_tokens": [10, 20], "seconds": [2.0, 1.0]})
-    assert pooled_prediction(sets) == {"predicted": 15.0, "measured": 10.0, "num_tokens": 30, "seconds": 3.0}
+def test_pooled_speeds_are_all_of_ars_seconds_over_all_seconds() -> None:
+    sets = pd.DataFrame(
+        {"predicted": [1.0, 2.0], "num_tokens": [10, 20], "seconds": [2.0, 1.0], "ar_seconds": [1.0, 2.0]}
+    )
+    pooled = {"predicted": 1.5, "measured": 1.0, "num_tokens": 30, "seconds": 3.0, "ar_seconds": 3.0}
+    assert pooled_prediction(sets) == pooled
 
 
 def test_the_time_of_the_next_search_is_not_the_sets() -> None:
     slow = frame([step("x", 0), step("x", 1, adapt_s=5.0)], "steps")
-    found = predictions(answers("x"), slow, choices(("x", 0, {"predicted_tokens_per_second": 12.0})))
-    assert found["measured"].tolist() == pytest.approx([10.0])
+    found = predictions(with_ar("x"), slow, choices(("x", 0, predicted(12.0))))
+    assert found["measured"].tolist() == pytest.approx([2.0])
 
 
-def test_untimed_answers_have_no_rate() -> None:
-    untimed = frame([sample("x", timed=False)])
-    assert predictions(untimed, steps_of("x"), choices(("x", 0, {"predicted_tokens_per_second": 12.0}))).empty
+def test_untimed_answers_have_no_speed() -> None:
+    assert predictions(with_ar("x", timed=False), steps_of("x"), choices(("x", 0, predicted(12.0)))).empty

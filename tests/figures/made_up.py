@@ -209,7 +209,7 @@ def _searched(run: MadeUp, number: int, steps: list[dict[str, Any]]) -> list[tup
 def _knapspec(context: int, at: int, rate: float) -> dict[str, Any]:
     attention, mlp = min(8, 2 + context // 60), max(1, 6 - context // 80)
     sublayers = [*range(2, 2 + 2 * attention, 2), *range(5, 5 + 2 * mlp, 2)]
-    return _set(sublayers, reason="search", predicted_tokens_per_second=rate + at / 4)
+    return _set(sublayers, reason="search", predicted_tokens_per_second=rate + at / 4, plain_tokens_per_second=80.0)
 
 
 def _confidences() -> dict[str, Any]:
