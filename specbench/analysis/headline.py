@@ -15,15 +15,13 @@ from specbench.results.store import FINISHED
 PLACE = ["model", "dtype", "sampling", "place", "conditions"]
 _ACCEPTANCE = "cfg.measure.acceptance"
 _PLAIN = ("none", "fixed")
-# Ends of the names of experiments that run methods as they come; all others vary settings.
+# Ends of the names of experiments that run methods as they come; others speak for one only where none of these does.
 _FIRST = ("headline", "_main", "_leaderboard", "longdoc", "all_methods")
 # Experiments whose runs vary the settings of one method, so that they do not speak for it.
-_VARIED = frozenset(
-    (
-        *("knapspec_decoupling", "knapspec_latency_fit", "knapspec_tpt_vs_throughput", "draft_vocab"),
-        *("confl_lambda", "confl_window", "confl_sensitivity", "pacer_block_size", "pacer_threshold"),
-    )
-)
+_VARIED = {
+    *("knapspec_decoupling", "knapspec_latency_fit", "knapspec_tpt_vs_throughput", "draft_vocab"),
+    *("confl_lambda", "confl_window", "confl_sensitivity", "pacer_block_size", "pacer_threshold"),
+}
 
 
 def labelled(runs: pd.DataFrame) -> pd.DataFrame:

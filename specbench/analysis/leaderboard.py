@@ -43,8 +43,7 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     known = chosen["task"].astype(str).str.removesuffix("_mini").isin([*_CORE, _WHOLE])
     chosen = chosen[known & (chosen["sampling"] == "greedy") & chosen["walltime_speedup"].notna()]
     chosen = chosen.assign(source=["spec_bench" if task == _WHOLE else "tasks" for task in chosen["task"]])
-    chosen = chosen.assign(machine=machines(chosen))
-    chosen = chosen.assign(board=_boards(chosen))
+    chosen = chosen.assign(machine=machines(chosen)).assign(board=_boards)
     samples = frozen.samples[frozen.samples["run_id"].isin(chosen["run_id"])]
     times = timed_by_run(samples)
     category = samples.drop_duplicates(["run_id", "sample_id"]).set_index(["run_id", "sample_id"])["category"]

@@ -89,10 +89,10 @@ def predictions(samples: pd.DataFrame, steps: pd.DataFrame, choices: pd.DataFram
     (of as many tokens of AR's answer to the sample, on average). Both are speeds over plain decoding, predicted as the
     search saw it and measured: rates themselves change with the machine's load since its profile was taken.
     """
-    names = ("predicted_tokens_per_second", "plain_tokens_per_second")
-    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), names)
+    rate, plain = "predicted_tokens_per_second", "plain_tokens_per_second"
+    made = expanded(own_steps(samples, choices[choices["kind"] == "skip_set"]), (rate, plain))
     made = made.assign(next_step=made.groupby(list(KEY))["step"].shift(-1).astype("Float64").fillna(np.inf))
-    made = made.assign(predicted=floats(made[names[0]]) / floats(made[names[1]])).dropna(subset="predicted")
+    made = made.assign(predicted=floats(made[rate]) / floats(made[plain])).dropna(subset="predicted")
     taken = own_steps(samples, steps)
     taken = taken[taken["timed"].astype(bool)]
     taken = taken.assign(seconds=taken[[*PHASES]].sum(axis=1) - taken["adapt_s"])  # the search itself is not drafting

@@ -55,7 +55,7 @@ def build(frame: pd.DataFrame) -> Figure:
         _windows(axes[len(ids) + number], rows)
         first = rows.iloc[0]
         where = f"{first['panel']}, step {first['step']}, λ\u00a0=\u00a0{first['lambda']:.2f}"
-        axes[number].set_title("\n".join([*first["label"].split(", "), where]), fontsize="medium")
+        axes[number].set_title("\n".join([*first["label"].split(", "), where]))
         axes[number].set_ylim(*_limits(frame))
     axes[0].set_ylabel("standardised confidence")
     axes[len(ids)].set_ylabel("window (layers)")

@@ -55,7 +55,7 @@ FAINT = "#BBBBBB"
 _REMARK = "#555555"
 NOISY_MARK = "~"
 NOISY_REMARK = f"{NOISY_MARK} noisy: the speedup and the median over conversations differ by more than {NOISY:.0%}"
-_DIGITS = re.compile(r"(\d+)")
+_NUMBERS = re.compile(r"(\d+(?:\.\d+)?)")
 _HANDLE = 2.6  # length of a legend's line, in units of its size
 _DOTS: Dash = (0, (1, 1.2))
 _LONG: Dash = (0, (6, 1.5))
@@ -328,5 +328,10 @@ def _wrap_titles(figure: Figure) -> None:
 
 
 def panels(frame: pd.DataFrame) -> list[str]:
-    """The panels of a frame in the order of their names, numbers in them as numbers."""
-    return sorted(frame["panel"].unique(), key=lambda name: [int(p) if p.isdigit() else p for p in _DIGITS.split(name)])
+    """The panels of a frame in the order of their names."""
+    return sorted(frame["panel"].unique(), key=in_order)
+
+
+def in_order(name: str) -> list[float | str]:
+    """The key that sorts names by their words, and numbers in them by size: 10, 50, 100."""
+    return [float(part) if place % 2 else part for place, part in enumerate(_NUMBERS.split(name))]

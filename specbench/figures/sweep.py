@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pandas as pd
@@ -16,6 +15,7 @@ from specbench.figures.style import (
     Look,
     from_zero,
     grid,
+    in_order,
     legend,
     look_of,
     mark_noisy,
@@ -107,17 +107,11 @@ def _looks(frame: pd.DataFrame) -> dict[str, Look]:
     by_look = frame.drop_duplicates("line").groupby("look", sort=False)["line"].agg(list)
     found = {}
     for key, named in by_look.items():
-        own, lines = look_of(str(key)), sorted(named, key=_in_order)
+        own, lines = look_of(str(key)), sorted(named, key=in_order)
         alone = len(by_look) > 1 and len(lines) == 1
         for number, line in enumerate(lines):
             found[line] = own if alone else variant(own, number, len(lines), line)
     return found
-
-
-def _in_order(line: str) -> list[tuple[float, str]]:
-    """Texts by their words, numbers in them by their size: 10, 50, 100."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", line)
-    return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 
 
 def _intervals(axis: Axes, frame: pd.DataFrame, styles: dict[str, Look]) -> None:

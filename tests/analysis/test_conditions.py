@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from specbench.analysis.headline import _VARIED
 from specbench.analysis.leaderboard import leaderboard_rows, leaderboard_table
 from specbench.analysis.sweep_tables import sweep_rows
 from specbench.analysis.tables import PAPERS, main_table
@@ -110,3 +111,7 @@ def test_a_main_table_holds_what_its_methods_are_compared_in(tmp_path):
     ours = cells(pacer_main(frozen), source="ours")
     assert [(row["task"].text, row["pacer"].text[:4]) for row in ours] == [("gsm8k", "1.50")]
     assert set(leaderboard_rows(frozen).query("arm == 'pacer'")["speedup"].round(1)) == {1.5}
+
+
+def test_experiments_that_vary_settings_are_known_by_their_names(repo_root):
+    assert {path.stem for path in (repo_root / "conf" / "experiment").glob("*.yaml")} >= _VARIED
