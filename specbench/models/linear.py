@@ -6,12 +6,13 @@ half-precision layout (float32 accumulation), which reads them once for all rows
 power of two first, so that their eight significant bits survive; activations stay in float32 between packed products,
 since rounding them would only cost time. On CPUs with these instructions oneDNN multiplies, and torch's own linear
 brings the weights into oneDNN's layout anew at every call, which costs as much as the product of a few rows;
-`reordered` keeps them in that layout. float32 on CPU multiplies a few rows as `weight @ rows^T`, padded to the row
-counts for which that is fast.
+`reordered` keeps them in that layout. float32 on CPUs without AVX-512 multiplies a few rows as `weight @ rows^T`,
+padded to the row counts for which that is fast; where there is AVX-512, torch's own product of them is the faster one.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -131,7 +132,13 @@ def _exact_half_scale(weight: Tensor) -> float:
 def _few_float32_rows(x: Tensor, weight: Tensor) -> bool:
     rows = x.numel() // x.shape[-1]
     both_float32 = x.dtype == weight.dtype == torch.float32
-    return both_float32 and x.device.type == "cpu" and rows <= _FEW_ROWS and not _needs_grad(x, weight)
+    on_cpu = x.device.type == "cpu" and not _has_avx512()
+    return both_float32 and on_cpu and rows <= _FEW_ROWS and not _needs_grad(x, weight)
+
+
+@functools.cache
+def _has_avx512() -> bool:
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def _needs_grad(x: Tensor, weight: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from specbench.types import ConfigError
 
 KINDS = ("tuned", "scalars", "specdecpp")
 _TIMED_TURN = "Describe how a river becomes a canyon, step by step."
+_TIMED_ANSWERS = 3
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 # (tokens of one draft from some token on, first row and last row) -> the rule's score after each of them
@@ -67,19 +69,11 @@ def held_out_rollouts(
 ) -> Rollouts:
     """Steps on held-out prompts: read from the file `kept` if it is there, else collected and, with a name, kept."""
     if kept is not None and kept.is_file():
-        return _timed_now(load_rollouts(kept), config, session)
+        return load_rollouts(kept)
     data = rollouts(config, session, held_out(config, session, prompts), num_draft_tokens=num_draft_tokens)
     if kept is not None:
         data.save(kept)
     return data
-
-
-def _timed_now(data: Rollouts, config: RunConfig, session: Session) -> Rollouts:
-    """The steps with the time that a drafted token takes now: machines change their speed, and lengths depend on it."""
-    longest = int(data.index.max())
-    fresh = rollouts(config, session, [session.encode_question(_TIMED_TURN)], num_draft_tokens=longest)
-    draft_s = float(fresh.meta["draft_s"]) / len(fresh) * len(data)
-    return dataclasses.replace(data, meta={**data.meta, "draft_s": draft_s})
 
 
 def _any_length(config: RunConfig) -> Any:
@@ -101,15 +95,25 @@ def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **opti
 
 
 def _costs(config: RunConfig, session: Session, controller: Controller) -> Costs:
-    """What a drafted token takes under the very rule: the signals that it asks for and its own work, nothing else."""
+    return Costs(*seconds_a_token(config, session, [controller]), session.curve)
+
+
+def seconds_a_token(config: RunConfig, session: Session, controllers: Sequence[Controller]) -> list[float]:
+    """What a drafted token takes now under each rule: the signals that it asks for and its own work, nothing else.
+
+    Measured in the running decoder, the rules in turn, as the median step's time over its tokens.
+    """
     generator = _generator(config, session)
     drafter: Any = generator.drafter
-    drafter.controller = controller
     prompt = session.encode_question(_TIMED_TURN)
-    for _ in range(2):  # the first answer warms up
-        steps = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed).steps or ()
-    drafted = sum(step.num_draft_tokens or 0 for step in steps)
-    return Costs(sum(step.draft_s for step in steps) / drafted, session.curve)
+    found: list[list[float]] = [[] for _ in controllers]
+    for answer in range(1 + _TIMED_ANSWERS):
+        for controller, times in zip(controllers, found, strict=True):
+            drafter.controller = controller
+            steps = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed).steps or ()
+            if answer > 0:  # the first one warms up
+                times += [step.draft_s / step.num_draft_tokens for step in steps if step.num_draft_tokens]
+    return [statistics.median(times) for times in found]
 
 
 def _asked_of_all(fitted: Artefact, longest: int) -> Controller:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from specbench.analysis.replay import BlockThreshold, Costs, Outcome, Trace, replay, tuned_length
 from specbench.config import RunConfig
 from specbench.config.controllers import PacerConfig
 from specbench.controllers.block_rules import BlockRule
+from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import Gate, GateShape
-from specbench.controllers.pacer import DEFAULTS, gate_key, stored_gate
-from specbench.controllers.step_gate import StepGate
-from specbench.decoding.protocol import Block
+from specbench.controllers.pacer import DEFAULTS, PacerStop, gate_key, stored_gate
+from specbench.controllers.quick_gate import beside_a_draft
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact
-from specbench.runner.controller_training import THRESHOLDS, traces
+from specbench.runner.controller_training import THRESHOLDS, seconds_a_token, traces
 from specbench.runner.session import Session
 from specbench.training.gate import GATE_OPTIONS, draft_chances, fit_gate
 from specbench.training.heads import FitOptions, fit_scalars, held_out_prompts
@@ -34,8 +32,7 @@ log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (1, 2, 3, 4, 5, 6)
 GROWTHS = (1.0, 1.05, 1.1)
-_TIMED = 20  # calls of the gate that its time is the median of
-_TIMED_CONTEXT = 256  # committed tokens behind which they are timed
+_TIMED_BLOCK = 2  # tokens of a block when the time of asking is measured
 
 Policies = dict[tuple[int, float, float], BlockThreshold]  # block size, threshold, growth
 
@@ -51,8 +48,18 @@ def train_pacer(config: RunConfig, session: Session, data: Rollouts, options: Fi
     control = fit_scalars(data, key, options=dataclasses.replace(FitOptions(epochs=20), label=chosen.label))
     fitted = dataclasses.replace(fitted, card={**fitted.card, "scalars_only": control.card["scores"]})
     gate = stored_gate(fitted, drafting)
-    costs = Costs(float(data.meta["draft_s"]) / len(data), session.curve, check_seconds(gate))
+    costs = measured_costs(config, session, gate, longest=int(data.index.max()))
     return tuned(fitted, gate, data, costs=costs, config=chosen, held=held_out_prompts(data.prompt, options))
+
+
+def measured_costs(config: RunConfig, session: Session, gate: Gate, *, longest: int) -> Costs:
+    """Of drafts of `longest` tokens, once without being asked and once with the gate asked after every block."""
+    size = min(_TIMED_BLOCK, longest)
+    asked = PacerStop(
+        num_draft_tokens=longest, block_size=size, gate=beside_a_draft(gate, longest), rule=BlockRule(0.0, 1.0)
+    )
+    alone_s, asked_s = seconds_a_token(config, session, [FixedLength(longest), asked])
+    return Costs(alone_s, session.curve, max(0.0, asked_s - alone_s) * size)
 
 
 def pacer_of(config: RunConfig) -> PacerConfig:
@@ -127,22 +134,3 @@ def _replayed(
         "fixed_on_the_same": {"num_draft_tokens": length, **fixed[length].numbers()},
         "measured": timed,
     }
-
-
-def check_seconds(gate: Gate, block_size: int = 3) -> float:
-    """Median seconds of asking the gate about one block, the first of a step."""
-    live, width = StepGate(gate, block_size), gate.body.embedding.shape[1]
-    device = gate.body.device
-    one = torch.full((block_size,), 0.5, device=device)
-    states = torch.ones(_TIMED_CONTEXT, width, device=device)
-    block = Block(0, [0] * block_size, prob=one, entropy=one, margin=one, hidden=states[:block_size], past=states[:-1])
-    live.begin(_TIMED_CONTEXT)
-    return sorted(_calls(live, block))[_TIMED // 2]
-
-
-def _calls(live: StepGate, block: Block) -> Iterator[float]:
-    for _ in range(_TIMED):
-        live.restart([0] * _TIMED_CONTEXT)
-        begun = time.perf_counter()
-        live.chances(block)  # a list of numbers: the device is waited for
-        yield time.perf_counter() - begun

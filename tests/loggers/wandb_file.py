@@ -15,34 +15,24 @@ _TRIES = 20
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
-def records(path: Path) -> Iterator[Any]:
-    """All protobuf records of the file, in order."""
-    from wandb.proto import wandb_internal_pb2
-
-    for payload in _payloads(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(payload)
-        yield record
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """The logged rows of a run that ended as plain values. On a busy machine they may not be written out at once."""
+def records(path: Path) -> list[Any]:
+    """All protobuf records of a run that ended, in order; a busy machine may still be writing them, `exit` last."""
     for _ in range(_TRIES):
-        found = list(records(path))
-        if any(record.WhichOneof("record_type") == "exit" for record in found):
-            return [_items(r.history.item) for r in found if r.WhichOneof("record_type") == "history"]
+        found = list(_written(path))
+        if found and found[-1].WhichOneof("record_type") == "exit":
+            return found
         time.sleep(1.0)
     raise AssertionError(f"{path} ({path.stat().st_size} bytes) does not end")
 
 
+def history(path: Path) -> list[dict[str, Any]]:
+    """The logged rows as plain values."""
+    return [_items(r.history.item) for r in records(path) if r.WhichOneof("record_type") == "history"]
+
+
 def run(path: Path) -> Any:
-    """The run record: id, group, tags, job type and config. On a busy machine it may not be written out at once."""
-    for _ in range(_TRIES):
-        for record in records(path):
-            if record.WhichOneof("record_type") == "run":
-                return record.run
-        time.sleep(1.0)
-    raise AssertionError(f"{path} ({path.stat().st_size} bytes) holds no run")
+    """The first run record: id, group, tags, job type and config."""
+    return next(record.run for record in records(path) if record.WhichOneof("record_type") == "run")
 
 
 def config(path: Path) -> dict[str, Any]:
@@ -84,7 +74,17 @@ def _items(items: Any) -> dict[str, Any]:
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+def _written(path: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    for payload in _payloads(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(payload)
+        yield record
+
+
 def _payloads(content: bytes) -> Iterator[bytes]:
+    """The payloads that are there to their last byte."""
     position, parts = _HEADER, b""
     while position + _HEADER <= len(content):
         left = _BLOCK - position % _BLOCK
@@ -93,6 +93,8 @@ def _payloads(content: bytes) -> Iterator[bytes]:
             continue
         _, length, kind = struct.unpack_from("<IHB", content, position)
         position += _HEADER
+        if position + length > len(content):  # still being written
+            return
         parts += content[position : position + length]
         position += length
         if kind in (_FULL, _LAST):

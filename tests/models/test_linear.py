@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specbench.models import linear as linear_module
 from specbench.models.linear import Linear, choose_path
 
 SIZES = (24, 40)  # out, in
@@ -32,8 +33,16 @@ def unpacked_weight(linear: Linear, columns: int) -> torch.Tensor:
     return with_float32_result(torch.eye(columns)).t()
 
 
+@pytest.fixture(params=[False, True], ids=["avx2", "avx512"])
+def with_avx512(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """float32 products as CPUs with and without AVX-512 make them, whatever this one is."""
+    monkeypatch.setattr(linear_module, "_has_avx512", lambda: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.usefixtures("with_avx512")
 def test_float32_rows_equal_the_librarys_product(rows: int, with_bias: bool) -> None:
     weight, x = normal(*SIZES), normal(rows, SIZES[1], seed=1)
     bias = normal(SIZES[0], seed=2) if with_bias else None
@@ -41,13 +50,24 @@ def test_float32_rows_equal_the_librarys_product(rows: int, with_bias: bool) -> 
         torch.testing.assert_close(Linear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-5)
 
 
+def test_weights_come_first_only_where_that_is_faster(with_avx512: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr(linear_module, "_weight_first", lambda x, weight, bias: called.append(1) or x @ weight.t())
+    weight, x = normal(*SIZES), normal(3, SIZES[1], seed=1)
+    with torch.inference_mode():
+        Linear(weight)(x)
+    assert bool(called) is not with_avx512
+
+
 @pytest.mark.parametrize("shape", [(1, 40), (2, 3, 40), (1, 1, 1, 40)])
+@pytest.mark.usefixtures("with_avx512")
 def test_leading_axes_are_kept(shape: tuple[int, ...]) -> None:
     weight, x = normal(*SIZES), normal(*shape, seed=1)
     for linear in (Linear(weight), packed(weight.bfloat16())):
         assert linear(x).shape == (*shape[:-1], SIZES[0])
 
 
+@pytest.mark.usefixtures("with_avx512")
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     weight, x = normal(*SIZES), normal(7, SIZES[1], seed=1)
     with torch.inference_mode():
@@ -120,6 +140,7 @@ def test_float32_rows_meet_bfloat16_weights() -> None:
     torch.testing.assert_close(found, F.linear(x, weight.float()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("with_avx512")
 def test_gradients_flow_through_few_rows() -> None:
     weight, x = normal(*SIZES).requires_grad_(), normal(3, SIZES[1], seed=1)
     Linear(weight)(x).sum().backward()

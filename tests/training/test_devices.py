@@ -13,13 +13,12 @@ from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import GateShape
 from specbench.controllers.pacer import PacerStop, stored_gate
-from specbench.controllers.step_gate import StepGate
+from specbench.controllers.quick_gate import beside_a_draft
 from specbench.hardware.devices import available_devices
 from specbench.methods.sps import SpeculativeSampling
 from specbench.models.batch import BatchRequest, answer_batch
 from specbench.models.decoder import Decoder
 from specbench.models.tiny import SPEC, first_layers, target_weights
-from specbench.runner.pacer_training import check_seconds
 from specbench.training.corpus import Example
 from specbench.training.distil import Distillation, held_out_part, reduced_vocabulary, start_draft
 from specbench.training.gate import draft_chances, fit_gate
@@ -75,10 +74,9 @@ def test_a_gate_is_collected_for_fitted_and_asked(device: str, scope: str) -> No
     shape, options = GateShape(scope=scope), FitOptions(label="survive", epochs=1, held_out=0.25)
     gate = stored_gate(fit_gate(data, {}, draft, shape, options), draft)
     assert len(draft_chances(gate, data, slice(0, 3))) == 3
-    assert check_seconds(gate) > 0
     for fit in (fit_scalars, fit_specdecpp):
         assert 0 <= fit(data, {}, options=replace(options, label="conditional")).card["scores"]["brier"] <= 1
-    controller = PacerStop(num_draft_tokens=6, block_size=2, gate=StepGate(gate, 6), rule=BlockRule(0.1))
+    controller = PacerStop(num_draft_tokens=6, block_size=2, gate=beside_a_draft(gate, 6), rule=BlockRule(0.1))
     found = decode(SpeculativeSampling(draft, controller), decoder=target).generate(
         PROMPTS[0], max_new_tokens=12, seed=0
     )
