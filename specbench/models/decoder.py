@@ -168,17 +168,6 @@ class Decoder:
         normed = self.final_norm(hidden if logits == "all" else hidden[:, -1:])
         return Output(hidden, normed, self.head(normed), seen.residuals, seen.outputs)
 
-    def chain(self, hidden: Tensor, cache: KVCache, rows: Rows) -> Tensor:
-        """All layers over hidden [1, T, d], which continue the cache's chain: [1, T, d]; the rows are kept.
-
-        What `forward` gives, for callers that meet the same few `chain_rows` again and again.
-        """
-        for index, buffers in enumerate(cache.layers):
-            hidden = hidden + self._attention(index, hidden, rows, buffers)
-            hidden = hidden + self._mlp(index, hidden)
-        cache.keep(range(hidden.shape[1]))
-        return hidden
-
     def sublayer(
         self,
         index: int,
@@ -238,10 +227,6 @@ class Decoder:
         seen.residuals |= behind.residuals
         seen.outputs |= behind.sublayer_outputs
         return torch.cat([resume.hidden[None], behind.hidden], dim=1)
-
-    def chain_rows(self, hidden: Tensor, start: int) -> Rows:
-        """What attention layers need to read rows [1, T, d] that follow `start` cached ones as a chain."""
-        return self._rows(hidden, (start, start), None, None, scores=self.dtype)
 
     def batch_rows(self, hidden: Tensor) -> Rows:
         """What attention layers need to read whole sequences [B, T, d] without a cache."""

@@ -95,7 +95,8 @@ def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **opti
 
 
 def _costs(config: RunConfig, session: Session, controller: Controller) -> Costs:
-    return Costs(*seconds_a_token(config, session, [controller]), session.curve)
+    (draft_s,) = seconds_a_token(config, session, [controller])
+    return Costs(draft_s, session.curve)
 
 
 def seconds_a_token(config: RunConfig, session: Session, controllers: Sequence[Controller]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,22 @@ def test_it_says_what_the_gate_says(shape: dict[str, Any], sizes: list[int]) -> 
         assert said(gate, blocks(sizes), quick) == pytest.approx(plain, abs=1e-5)
 
 
+def test_biases_of_the_drafts_shape_count() -> None:
+    draft = tiny_draft()
+    gate = Gate(replace(draft.spec, qkv_bias=True, o_bias=True, mlp_bias=True), draft.embedding, GateShape())
+    for tensor in gate.trained():
+        torch.nn.init.normal_(tensor, std=0.2, generator=torch.Generator().manual_seed(8))
+    gate.requires_grad_(False)
+    plain = said(gate, blocks([3, 4]), StepGate(gate, K))
+    assert said(gate, blocks([3, 4]), QuickGate(gate, K)) == pytest.approx(plain, abs=1e-5)
+
+
+def test_norms_of_queries_and_keys_keep_the_general_way() -> None:
+    draft = tiny_draft()
+    gate = Gate(replace(draft.spec, qk_norm=True), draft.embedding, GateShape())
+    assert type(beside_a_draft(gate, K)) is StepGate
+
+
 def test_it_sees_the_anchor() -> None:
     quick = QuickGate(calibrated(), K)
     found = []
@@ -85,4 +102,3 @@ def test_a_gate_that_was_loaded_is_asked_the_same(monkeypatch: pytest.MonkeyPatc
 )
 def test_shapes_that_it_cannot_ask_keep_the_general_way(shape: dict[str, Any], kind: type) -> None:
     assert type(beside_a_draft(a_gate(**shape), K)) is kind
-    assert QuickGate.fits(GateShape(**shape)) == (kind is QuickGate)
