@@ -11,7 +11,7 @@ from specbench.analysis.comparison import AR, RULE, fastest, is_noisy, speedup_i
 from specbench.analysis.conditions import machines, new_tokens
 from specbench.analysis.headline import as_they_come, headline, model_name
 from specbench.analysis.published import MARKS, published_cell
-from specbench.analysis.ranking import weighted
+from specbench.analysis.ranking import ranking_notes, weighted
 from specbench.analysis.table_text import EMPTY, Cell, Table, span, with_interval
 from specbench.results.frozen import Frozen
 from specbench.results.specbench_files import MT_BENCH, OVERALL, SUBSETS
@@ -39,9 +39,9 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     `column` = a subset, another task, or overall. A `board` holds one set of conditions (length of the answers, ...) a
     column: the first of a machine those of most of its runs.
     """
-    chosen = headline(as_they_come(frozen.runs), prefer=["specbench_leaderboard"])
+    chosen = _timed(frozen)
     known = chosen["task"].astype(str).str.removesuffix("_mini").isin([*_CORE, _WHOLE])
-    chosen = chosen[known & (chosen["sampling"] == "greedy") & chosen["walltime_speedup"].notna()]
+    chosen = chosen[known]
     chosen = chosen.assign(source=["spec_bench" if task == _WHOLE else "tasks" for task in chosen["task"]])
     chosen = chosen.assign(machine=machines(chosen)).assign(board=_boards)
     samples = frozen.samples[frozen.samples["run_id"].isin(chosen["run_id"])]
@@ -50,6 +50,12 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     rows = [row for _, runs in chosen.groupby(_GROUP, sort=False) for row in _board(runs, times, category)]
     names = [*_GROUP, "model_name", "new_tokens", "arm", "column", "mat"]
     return pd.DataFrame(rows, columns=[*names, "speedup", "ci_low", "ci_high", "n", "best", "noisy"])
+
+
+def _timed(frozen: Frozen) -> pd.DataFrame:
+    """The greedy runs that the board may show."""
+    chosen = headline(as_they_come(frozen.runs), prefer=["specbench_leaderboard"])
+    return chosen[(chosen["sampling"] == "greedy") & chosen["walltime_speedup"].notna()]
 
 
 def _boards(chosen: pd.DataFrame) -> pd.Series:
@@ -123,8 +129,20 @@ def leaderboard_table(frozen: Frozen, published: pd.DataFrame) -> Table:
         "Leaderboard: speedup over AR by subset",
         ("source", "n", "new tokens", "method", *columns, "mat", "overall"),
         tuple(cells),
-        (RULE.replace("of a row", "of a column of one source"), MARKS, _COUNT, _THEIRS),
+        (RULE.replace("of a row", "of a column of one source"), MARKS, _COUNT, _THEIRS, *_rankings(frozen, theirs)),
     )
+
+
+def _rankings(frozen: Frozen, theirs: pd.DataFrame) -> list[str]:
+    """Where the order of a published board, over all its subsets, is not that of our runs on the same questions."""
+    ours = _timed(frozen)
+    overall = theirs[theirs["task"] == OVERALL].assign(task=_WHOLE)
+    named = overall.assign(model=overall["model"] + ", " + overall["setting"].map(_hardware))
+    return ranking_notes(ours[ours["task"] == _WHOLE], named, sorted(ours["arm"].unique()))
+
+
+def _hardware(published_setting: str) -> str:
+    return published_setting.split(", ")[3]
 
 
 def _our_rows(board: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Cell, ...]]:
@@ -154,7 +172,7 @@ def _number(row: Mapping[Any, Any] | None, *, interval: bool = False) -> Cell:
 
 
 def _their_rows(board: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Cell, ...]]:
-    hardware = str(board["setting"].iloc[0]).split(", ")[3]
+    hardware = _hardware(board["setting"].iloc[0])
     rows = []
     for method, own in board.groupby("method", sort=False):
         speedups = {row["task"]: row for row in own[own["metric"] == "speedup"].to_dict("records")}

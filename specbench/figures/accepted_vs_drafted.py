@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
 from matplotlib.ticker import MaxNLocator
 
 from specbench.analysis.lengths import accepted_by_drafted
@@ -42,7 +43,8 @@ def build(frame: pd.DataFrame) -> Figure:
                 share = own["num_steps"].to_numpy(dtype=float) / own["num_steps"].sum()
                 x, y = own["drafted"].astype(float), own["mean_accepted"]
                 axis.plot(x, y, color=look.color, linestyle=look.line, linewidth=0.8)
-                axis.scatter(x, y, s=4 + 40 * share, color=look.color, marker=look.marker, alpha=0.8, linewidths=0.8)
+                mark = MarkerStyle(look.marker, fillstyle=look.fill)
+                axis.scatter(x, y, s=4 + 40 * share, color=look.color, marker=mark, alpha=0.8, linewidths=0.8)
                 axis.plot(np.nan, np.nan, label=label, **look.of_line())
         axis.set(title=task, xlabel="drafted tokens", xlim=(0, longest + 0.7))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import pandas as pd
@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from specbench.analysis.speed import NOISY
 
 Dash = str | tuple[int, tuple[float, ...]]
+Fill = Literal["full", "left", "none"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,15 @@ class Look:
     marker: str
     line: Dash = "-"
     hatch: str = ""
+    fill: Fill = "full"  # of the marker; published variants of a method are hollow or half full
 
     def of_line(self) -> dict[str, Any]:
         """Keywords of Axes.plot."""
-        return {"color": self.color, "marker": self.marker, "linestyle": self.line}
+        return {**self.of_point(), "linestyle": self.line}
 
     def of_point(self) -> dict[str, Any]:
         """Keywords of points without a line."""
-        return {"color": self.color, "marker": self.marker, "linestyle": "none"}
+        return {"color": self.color, "marker": self.marker, "fillstyle": self.fill, "linestyle": "none"}
 
     def of_bar(self) -> dict[str, Any]:
         """Keywords of Axes.bar and barh."""
@@ -75,7 +77,7 @@ METHODS = {
     "knapspec": Look("KnapSpec", "#009E73", "h", "-", "..."),
     "clasp": Look("CLaSp", "#999933", "<", "--", "|||"),
     "del": Look("DEL", "#44AA99", ">", _DOTS, "\\\\"),
-    "confl": Look("ConfLayers", "#882255", "s", "-", "///"),
+    "confl": Look("ConfLayers", "#882255", "p", "-", "///"),
     "swift": Look("SWIFT", "#AA4499", "d", "--", "ooo"),
     "mla": Look("MLA draft", "#332288", "*", "-", "+++"),
 }
@@ -129,7 +131,10 @@ def look_of(key: str) -> Look:
     if controller:
         stop = CONTROLLERS.get(controller) or replace(_UNKNOWN, name=controller)
         found = replace(stop, name=stop.name if base == "sps" else f"{found.name}, {stop.name}")
-    return replace(found, name=f"{found.name} ({source})", line=_LONG, marker="|") if source else found
+    if not source:
+        return found
+    fill: Fill = "none" if source == _OFFICIAL.strip("_") else "left"  # of the paper's own code, or of another code base
+    return replace(found, name=f"{found.name} ({source})", line=_LONG, fill=fill)
 
 
 def published(method: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from scripts.make_tables import main
 from specbench.analysis.all_tables import all_tables
 from specbench.analysis.headline import headline, labelled
-from specbench.analysis.leaderboard import _number, leaderboard_rows
+from specbench.analysis.leaderboard import _number, leaderboard_rows, leaderboard_table
 from specbench.analysis.ranking import mean_speedups, why
 from specbench.analysis.sweep_tables import sweep_rows
 from specbench.analysis.table_text import Cell, Table, latex, markdown
@@ -194,6 +194,19 @@ def test_a_bound_is_marked_and_wins_nothing(tmp_path):
     assert found == {"sps": False, "sps+block_oracle (bound)": False, "sps+svip": True}
     assert set(headline(frozen.runs)["arm"]) == {"sps", "sps+svip"}
     assert set(leaderboard_rows(frozen)["arm"]) == {"ar", "sps", "sps+svip"}
+
+
+def test_the_leaderboard_says_which_published_order_is_not_ours(tmp_path):
+    """pld is ahead of sps on one published board and behind it on the other."""
+    for method, speedup in (("sps", 1.2), ("pld", 1.4)):
+        write_run(tmp_path, Spec(method, method, task="spec_bench", speedup=speedup, categories=("writing", "qa")))
+        write_run(tmp_path, Spec(f"{method}-gsm8k", method, speedup=2.6 - speedup))  # of another task, not compared
+    notes = "\n".join(leaderboard_table(open_results(tmp_path), load_published(PUBLISHED)).notes)
+    order = r"sps > pld > ar \(Vicuna-7B-v1.3, RTX 3090 24 GB on spec_bench\) is not ours: pld 1.4\d > sps 1.2"
+    assert re.search(order, notes)
+    assert notes.count("is not ours") == 1
+    assert "A100 80 GB" not in notes
+    assert "sps: a step costs" in notes
 
 
 def test_long_documents_do_not_enter_the_leaderboard(tmp_path):

@@ -71,6 +71,13 @@ def test_a_method_and_its_own_controller_look_the_same() -> None:
     assert look_of("something").name == "something"
 
 
+def test_points_of_methods_and_their_published_variants_are_told_apart_in_grey() -> None:
+    looks = [look_of(path.stem) for path in CONF.glob("*.yaml")]
+    assert len({(look.marker, look.fill) for look in looks}) == len(looks)
+    assert look_of("ouroboros_official").of_point()["fillstyle"] == "none"
+    assert look_of("ouroboros_official").marker == look_of("ouroboros").marker
+
+
 def test_settings_of_a_method_get_lighter_and_marks_of_their_own() -> None:
     found = [variant(METHODS["confl"], number, 4, str(number)) for number in range(4)]
     brightness = [sum(to_rgb(look.color)) for look in found]
