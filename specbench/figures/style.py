@@ -133,7 +133,9 @@ def look_of(key: str) -> Look:
         found = replace(stop, name=stop.name if base == "sps" else f"{found.name}, {stop.name}")
     if not source:
         return found
-    fill: Fill = "none" if source == _OFFICIAL.strip("_") else "left"  # of the paper's own code, or of another code base
+    fill: Fill = (
+        "none" if source == _OFFICIAL.strip("_") else "left"
+    )  # of the paper's own code, or of another code base
     return replace(found, name=f"{found.name} ({source})", line=_LONG, fill=fill)
 
 

@@ -13,7 +13,7 @@ from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import GateShape
 from specbench.controllers.pacer import PacerStop, stored_gate
-from specbench.controllers.quick_gate import beside_a_draft
+from specbench.controllers.step_gate import StepGate
 from specbench.hardware.devices import available_devices
 from specbench.methods.sps import SpeculativeSampling
 from specbench.models.batch import BatchRequest, answer_batch
@@ -76,7 +76,7 @@ def test_a_gate_is_collected_for_fitted_and_asked(device: str, scope: str) -> No
     assert len(draft_chances(gate, data, slice(0, 3))) == 3
     for fit in (fit_scalars, fit_specdecpp):
         assert 0 <= fit(data, {}, options=replace(options, label="conditional")).card["scores"]["brier"] <= 1
-    controller = PacerStop(num_draft_tokens=6, block_size=2, gate=beside_a_draft(gate, 6), rule=BlockRule(0.1))
+    controller = PacerStop(num_draft_tokens=6, block_size=2, gate=StepGate(gate, 6), rule=BlockRule(0.1))
     found = decode(SpeculativeSampling(draft, controller), decoder=target).generate(
         PROMPTS[0], max_new_tokens=12, seed=0
     )
