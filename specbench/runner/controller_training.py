@@ -21,13 +21,14 @@ from specbench.controllers.heads import log_probability, scalar_features
 from specbench.controllers.trained import ScalarStop, SpecDecPP, residual_head, scalar_head
 from specbench.decoding.loop import SpeculativeDecoding
 from specbench.decoding.protocol import Controller
+from specbench.hardware.profile import VerifyCurve, seconds
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact, Key
 from specbench.runner.held_out import held_out
 from specbench.runner.session import Session
 from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
 from specbench.training.rollouts import Rollouts, collect, load_rollouts
-from specbench.types import ConfigError
+from specbench.types import ConfigError, StepRecord
 
 KINDS = ("tuned", "scalars", "specdecpp")
 _TIMED_TURN = "Describe how a river becomes a canyon, step by step."
@@ -95,26 +96,35 @@ def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **opti
 
 
 def _costs(config: RunConfig, session: Session, controller: Controller) -> Costs:
-    (draft_s,) = seconds_a_token(config, session, [controller])
-    return Costs(draft_s, session.curve)
+    (found,) = measured_costs(config, session, [controller])
+    return found
 
 
-def seconds_a_token(config: RunConfig, session: Session, controllers: Sequence[Controller]) -> list[float]:
-    """What a drafted token takes now under each rule: the signals that it asks for and its own work, nothing else.
+def measured_costs(config: RunConfig, session: Session, controllers: Sequence[Controller]) -> list[Costs]:
+    """What a drafted token takes under each rule (the signals that it asks for and its own work), and a target pass.
 
-    Measured in the running decoder, the rules in turn, as the median step's time over its tokens.
+    Both are measured now, in the running decoder, the rules in turn: the median step's drafting over its tokens, and
+    how much longer or shorter its verifying took than the stored curve says, whose shape alone is kept. A shared
+    machine changes its speed by half from hour to hour, and lengths depend on the ratio of the two.
     """
     generator = _generator(config, session)
     drafter: Any = generator.drafter
     prompt = session.encode_question(_TIMED_TURN)
-    found: list[list[float]] = [[] for _ in controllers]
+    found: list[list[StepRecord]] = [[] for _ in controllers]
     for answer in range(1 + _TIMED_ANSWERS):
-        for controller, times in zip(controllers, found, strict=True):
+        for controller, steps in zip(controllers, found, strict=True):
             drafter.controller = controller
-            steps = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed).steps or ()
+            answered = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed)
             if answer > 0:  # the first one warms up
-                times += [step.draft_s / step.num_draft_tokens for step in steps if step.num_draft_tokens]
-    return [statistics.median(times) for times in found]
+                steps += [step for step in answered.steps or () if step.num_draft_tokens]
+    slower = statistics.median(_over_stored(session.curve, step) for steps in found for step in steps)
+    drafting = [statistics.median(step.draft_s / (step.num_draft_tokens or 1) for step in steps) for steps in found]
+    return [Costs(draft_s, session.curve.times(slower)) for draft_s in drafting]
+
+
+def _over_stored(curve: VerifyCurve, step: StepRecord) -> float:
+    """The time of a step's target pass over what the stored curve says of as many rows."""
+    return step.verify_s / seconds(curve, 1 + step.num_tree_tokens + step.num_passengers)
 
 
 def _asked_of_all(fitted: Artefact, longest: int) -> Controller:

@@ -21,7 +21,7 @@ from specbench.controllers.step_gate import StepGate
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact
-from specbench.runner.controller_training import THRESHOLDS, seconds_a_token, traces
+from specbench.runner.controller_training import THRESHOLDS, measured_costs, traces
 from specbench.runner.session import Session
 from specbench.training.gate import GATE_OPTIONS, draft_chances, fit_gate
 from specbench.training.heads import FitOptions, fit_scalars, held_out_prompts
@@ -48,17 +48,17 @@ def train_pacer(config: RunConfig, session: Session, data: Rollouts, options: Fi
     control = fit_scalars(data, key, options=dataclasses.replace(FitOptions(epochs=20), label=chosen.label))
     fitted = dataclasses.replace(fitted, card={**fitted.card, "scalars_only": control.card["scores"]})
     gate = stored_gate(fitted, drafting)
-    costs = measured_costs(config, session, gate, longest=int(data.index.max()))
+    costs = gate_costs(config, session, gate, longest=int(data.index.max()))
     return tuned(fitted, gate, data, costs=costs, config=chosen, held=held_out_prompts(data.prompt, options))
 
 
-def measured_costs(config: RunConfig, session: Session, gate: Gate, *, longest: int) -> Costs:
+def gate_costs(config: RunConfig, session: Session, gate: Gate, *, longest: int) -> Costs:
     """Of drafts of `longest` tokens, once without being asked and once with the gate asked after every block."""
     size = min(_TIMED_BLOCK, longest)
     live, never = StepGate(gate, longest), BlockRule(0.0, 1.0)
     asked = PacerStop(num_draft_tokens=longest, block_size=size, gate=live, rule=never)
-    alone_s, asked_s = seconds_a_token(config, session, [FixedLength(longest), asked])
-    return Costs(alone_s, session.curve, max(0.0, asked_s - alone_s) * size)
+    alone, beside = measured_costs(config, session, [FixedLength(longest), asked])
+    return dataclasses.replace(alone, check=max(0.0, beside.draft - alone.draft) * size)
 
 
 def pacer_of(config: RunConfig) -> PacerConfig:

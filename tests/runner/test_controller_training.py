@@ -15,9 +15,11 @@ import torch
 
 from specbench.analysis.replay import Fixed, replay
 from specbench.config import RunConfig
+from specbench.controllers.fixed import FixedLength
+from specbench.hardware.profile import seconds
 from specbench.methods import chain
 from specbench.models.artefact import load_artefact
-from specbench.runner.controller_training import rollouts, score_with, traces, train
+from specbench.runner.controller_training import measured_costs, rollouts, score_with, traces, train
 from specbench.runner.held_out import held_out
 from specbench.runner.session import Session
 from specbench.training.rollouts import Rollouts
@@ -107,6 +109,19 @@ def test_costs_are_those_of_the_rule_itself(
     part = train(kind, config, session, slow)
     assert part.card["measured"]["draft_s"] < 10
     assert set(asked) == ({frozenset({"prob", "entropy", "margin"})} if kind == "scalars" else set())
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_a_stored_curve_of_another_hour_gives_its_shape_only(
+    config: RunConfig, session: Session, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafting is measured now, so a pass must be too: lengths depend on the ratio of the two."""
+    now = session.curve
+    monkeypatch.setitem(session.__dict__, "curve", now.times(factor))
+    found, other = measured_costs(config, session, [FixedLength(3), FixedLength(5)])
+    assert found.verify == other.verify
+    for rows in (1, 6):
+        assert 0.05 < seconds(found.verify, rows) / seconds(now, rows) < 20  # another test may be running
 
 
 def test_scores_follow_a_draft_from_every_token_on(config: RunConfig, session: Session, data: Rollouts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,12 @@ from specbench.analysis.replay import BlockThreshold, steps_of
 from specbench.config import RunConfig
 from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.pacer import stored_gate
+from specbench.controllers.step_gate import StepGate
+from specbench.decoding.protocol import Block
 from specbench.models.artefact import Artefact, load_artefact
 from specbench.runner.controller_training import rollouts, traces
 from specbench.runner.held_out import held_out
-from specbench.runner.pacer_training import train_pacer
+from specbench.runner.pacer_training import gate_costs, train_pacer
 from specbench.runner.session import Session
 from specbench.training.gate import GATE_OPTIONS, draft_chances
 from specbench.training.rollouts import Rollouts
@@ -68,6 +71,22 @@ def test_a_run_finds_the_gate_that_was_made_for_it(config: RunConfig, prompts_fi
             measure(*PACER, "method.controller.feature=both")
     finally:
         path.unlink()
+
+
+def test_asking_costs_what_it_takes_in_the_running_decoder(
+    config: RunConfig, prompts_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(config)
+    data = rollouts(config, session, held_out(config, session, prompts_file), num_draft_tokens=8)
+    gate = stored_gate(train_pacer(config, session, data), session.parts.draft)
+    chances = StepGate.chances
+
+    def slow(self: StepGate, block: Block) -> list[float]:
+        time.sleep(0.05)
+        return chances(self, block)
+
+    monkeypatch.setattr(StepGate, "chances", slow)
+    assert 0.03 < gate_costs(config, session, gate, longest=8).check < 0.5
 
 
 def assert_replays_are_runs(session: Session, part: Artefact, data: Rollouts, prompts: list[list[int]]) -> None:
