@@ -13,6 +13,7 @@ from typing import Any
 from specbench.controllers.base import ControllerBase, chances_note
 from specbench.controllers.block_rules import BlockRule, CostRule
 from specbench.controllers.gate import Gate, GateShape
+from specbench.controllers.quick_gate import QuickGate, beside_a_draft
 from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block, Request
 from specbench.models.artefact import Artefact, Artefacts
@@ -26,7 +27,7 @@ DEFAULTS = {"block_size": 3, "threshold": 0.7, "threshold_growth": 1.05, "num_dr
 class PacerStop(ControllerBase):
     """Asked after every block; at least `min_draft_tokens` are drafted. Everything drafted is submitted."""
 
-    gate: StepGate
+    gate: StepGate | QuickGate
     rule: BlockRule
     cost: CostRule | None = None
     min_draft_tokens: int = 1
@@ -60,7 +61,7 @@ class PacerStop(ControllerBase):
         return cls(
             num_draft_tokens=cap,
             block_size=block_size,
-            gate=StepGate(gate, cap),
+            gate=beside_a_draft(gate, cap),
             rule=BlockRule(threshold, growth, config.threshold_max, config.agg),
             cost=CostRule(**costs) if costs and config.rule == "cost" else None,
             min_draft_tokens=min(cap, config.min_draft_tokens or block_size),

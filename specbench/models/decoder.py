@@ -228,6 +228,10 @@ class Decoder:
         seen.outputs |= behind.sublayer_outputs
         return torch.cat([resume.hidden[None], behind.hidden], dim=1)
 
+    def chain_rows(self, hidden: Tensor, start: int) -> Rows:
+        """What attention layers need to read rows [1, T, d] that follow `start` cached ones as a chain."""
+        return self._rows(hidden, (start, start), None, None, scores=self.dtype)
+
     def batch_rows(self, hidden: Tensor) -> Rows:
         """What attention layers need to read whole sequences [B, T, d] without a cache."""
         return self._rows(hidden, (0, 0), None, None, scores=hidden.dtype)

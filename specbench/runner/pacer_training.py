@@ -17,7 +17,7 @@ from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.fixed import FixedLength
 from specbench.controllers.gate import Gate, GateShape
 from specbench.controllers.pacer import DEFAULTS, PacerStop, gate_key, stored_gate
-from specbench.controllers.step_gate import StepGate
+from specbench.controllers.quick_gate import beside_a_draft
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact
@@ -55,7 +55,7 @@ def train_pacer(config: RunConfig, session: Session, data: Rollouts, options: Fi
 def gate_costs(config: RunConfig, session: Session, gate: Gate, *, longest: int) -> Costs:
     """Of drafts of `longest` tokens, once without being asked and once with the gate asked after every block."""
     size = min(_TIMED_BLOCK, longest)
-    live, never = StepGate(gate, longest), BlockRule(0.0, 1.0)
+    live, never = beside_a_draft(gate, longest), BlockRule(0.0, 1.0)
     asked = PacerStop(num_draft_tokens=longest, block_size=size, gate=live, rule=never)
     alone, beside = measured_costs(config, session, [FixedLength(longest), asked])
     return dataclasses.replace(alone, check=max(0.0, beside.draft - alone.draft) * size)

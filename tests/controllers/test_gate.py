@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.controllers.gate import FEATURES, Gate, GateShape
+from specbench.controllers.quick_gate import QuickGate
 from specbench.controllers.step_gate import StepGate
 from specbench.decoding.protocol import Block
 from specbench.models.linear import Linear
@@ -43,7 +44,7 @@ def blocks(sizes: list[int], tokens: list[int] | None = None, states: Tensor | N
     return found
 
 
-def said(gate: Gate, drafted: list[Block], live: StepGate | None = None) -> list[float]:
+def said(gate: Gate, drafted: list[Block], live: StepGate | QuickGate | None = None) -> list[float]:
     live = live or StepGate(gate, K)
     live.restart([ANCHOR])
     return [chance for block in drafted for chance in live.chances(block)]

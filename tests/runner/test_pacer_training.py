@@ -17,7 +17,7 @@ from specbench.analysis.replay import BlockThreshold, steps_of
 from specbench.config import RunConfig
 from specbench.controllers.block_rules import BlockRule
 from specbench.controllers.pacer import stored_gate
-from specbench.controllers.step_gate import StepGate
+from specbench.controllers.quick_gate import QuickGate
 from specbench.decoding.protocol import Block
 from specbench.models.artefact import Artefact, load_artefact
 from specbench.runner.controller_training import rollouts, traces
@@ -79,13 +79,13 @@ def test_asking_costs_what_it_takes_in_the_running_decoder(
     session = Session(config)
     data = rollouts(config, session, held_out(config, session, prompts_file), num_draft_tokens=8)
     gate = stored_gate(train_pacer(config, session, data), session.parts.draft)
-    chances = StepGate.chances
+    chances = QuickGate.chances
 
-    def slow(self: StepGate, block: Block) -> list[float]:
+    def slow(self: QuickGate, block: Block) -> list[float]:
         time.sleep(0.05)
         return chances(self, block)
 
-    monkeypatch.setattr(StepGate, "chances", slow)
+    monkeypatch.setattr(QuickGate, "chances", slow)
     assert 0.03 < gate_costs(config, session, gate, longest=8).check < 0.5
 
 
