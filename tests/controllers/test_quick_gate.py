@@ -50,22 +50,6 @@ def test_it_says_what_the_gate_says(shape: dict[str, Any], sizes: list[int]) -> 
 def test_biases_of_the_drafts_shape_count() -> None:
     draft = tiny_draft()
     gate = Gate(replace(draft.spec, qkv_bias=True, o_bias=True, mlp_bias=True), draft.embedding, GateShape())
-    for tensor in gate.trained():
-        torch.nn.init.normal_(tensor, std=0.2, generator=torch.Generator().manual_seed(8))
-    gate.requires_grad_(False)
-    plain = said(gate, blocks([3, 4]), StepGate(gate, K))
-    assert said(gate, blocks([3, 4]), QuickGate(gate, K)) == pytest.approx(plain, abs=1e-5)
-
-
-def test_norms_of_queries_and_keys_keep_the_general_way() -> None:
-    draft = tiny_draft()
-    gate = Gate(replace(draft.spec, qk_norm=True), draft.embedding, GateShape())
-    assert type(beside_a_draft(gate, K)) is StepGate
-
-
-def test_biases_of_the_drafts_shape_count() -> None:
-    draft = tiny_draft()
-    gate = Gate(replace(draft.spec, qkv_bias=True, o_bias=True, mlp_bias=True), draft.embedding, GateShape())
     generator = torch.Generator().manual_seed(8)
     for tensor in gate.trained():
         torch.nn.init.normal_(tensor, std=0.2, generator=generator)
