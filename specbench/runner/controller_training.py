@@ -28,7 +28,7 @@ from specbench.runner.held_out import held_out
 from specbench.runner.session import Session
 from specbench.training.heads import FitOptions, fit_scalars, fit_specdecpp, held_out_prompts
 from specbench.training.rollouts import Rollouts, collect, load_rollouts
-from specbench.types import ConfigError, StepRecord
+from specbench.types import ConfigError, ModelError, StepRecord
 
 KINDS = ("tuned", "scalars", "specdecpp")
 _TIMED_TURN = "Describe how a river becomes a canyon, step by step."
@@ -105,7 +105,8 @@ def measured_costs(config: RunConfig, session: Session, controllers: Sequence[Co
 
     Both are measured now, in the running decoder, the rules in turn: the median step's drafting over its tokens, and
     how much longer or shorter its verifying took than the stored curve says, whose shape alone is kept. A shared
-    machine changes its speed by half from hour to hour, and lengths depend on the ratio of the two.
+    machine changes its speed by half from hour to hour, and lengths depend on the ratio of the two. ModelError where
+    the method drafts nothing.
     """
     generator = _generator(config, session)
     drafter: Any = generator.drafter
@@ -117,6 +118,11 @@ def measured_costs(config: RunConfig, session: Session, controllers: Sequence[Co
             answered = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed)
             if answer > 0:  # the first one warms up
                 steps += [step for step in answered.steps or () if step.num_draft_tokens]
+    if not all(found):
+        raise ModelError(
+            f"method={config.method.name} drafted nothing behind a plain question, so what a drafted token takes is "
+            "not known and no controller can be tuned for it"
+        )
     slower = statistics.median(_over_stored(session.curve, step) for steps in found for step in steps)
     drafting = [statistics.median(step.draft_s / (step.num_draft_tokens or 1) for step in steps) for steps in found]
     return [Costs(draft_s, session.curve.times(slower)) for draft_s in drafting]

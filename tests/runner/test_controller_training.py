@@ -23,7 +23,7 @@ from specbench.runner.controller_training import measured_costs, rollouts, score
 from specbench.runner.held_out import held_out
 from specbench.runner.session import Session
 from specbench.training.rollouts import Rollouts
-from specbench.types import ConfigError, DataError
+from specbench.types import ConfigError, DataError, ModelError
 from tests.runner.runs import Measure, tiny_config
 
 SPS = ("method=sps", "method/controller=fixed", "sampling.max_new_tokens=24")
@@ -122,6 +122,11 @@ def test_a_stored_curve_of_another_hour_gives_its_shape_only(
     assert found.verify == other.verify
     for rows in (1, 6):
         assert 0.05 < seconds(found.verify, rows) / seconds(now, rows) < 20  # another test may be running
+
+
+def test_a_method_that_drafts_nothing_has_no_costs(config: RunConfig, session: Session) -> None:
+    with pytest.raises(ModelError, match="method=sps drafted nothing"):
+        measured_costs(config, session, [FixedLength(3), FixedLength(0)])
 
 
 def test_scores_follow_a_draft_from_every_token_on(config: RunConfig, session: Session, data: Rollouts) -> None:
