@@ -88,16 +88,11 @@ def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **opti
     """The artefact of one kind for what the session runs; lengths and thresholds are chosen for its costs."""
     key, longest = artefact_key(config.method, session.parts), int(data.index.max())
     if kind == "tuned":
-        return _tuned(key, data, _costs(config, session, FixedLength(longest)))
+        return _tuned(key, data, *measured_costs(config, session, [FixedLength(longest)]))
     fit_options = FitOptions(epochs=20) if kind == "scalars" else FitOptions(reject_weight=6.0)
     fitted = (fit_scalars if kind == "scalars" else fit_specdecpp)(data, key, options=fit_options, **options)
-    costs = _costs(config, session, _asked_of_all(fitted, longest))
+    (costs,) = measured_costs(config, session, [_asked_of_all(fitted, longest)])
     return _with_threshold(fitted, data, held_out_prompts(data.prompt, fit_options), costs)
-
-
-def _costs(config: RunConfig, session: Session, controller: Controller) -> Costs:
-    (found,) = measured_costs(config, session, [controller])
-    return found
 
 
 def measured_costs(config: RunConfig, session: Session, controllers: Sequence[Controller]) -> list[Costs]:

@@ -121,18 +121,16 @@ def collect(
     recorder, own = _Recorder(num_draft_tokens, max(1, num_draft_tokens), context=context), drafter.controller
     watched = _Watched(drafter, recorder, hidden_dtype)
     drafter.controller, generator.drafter = recorder, watched
-    seconds = 0.0
     try:
         for number, prompt in enumerate(tqdm(prompts, desc="collecting", unit="prompt", mininterval=1.0)):
             watched.prompt = number
             if forget or number == 0:
                 generator.reset()
-            answer = generator.generate(prompt, max_new_tokens=max_new_tokens, seed=seed + number, stop_ids=stop_ids)
-            seconds += sum(step.draft_s for step in answer.steps or ())
+            generator.generate(prompt, max_new_tokens=max_new_tokens, seed=seed + number, stop_ids=stop_ids)
     finally:
         drafter.controller, generator.drafter = own, drafter
     known = {"num_draft_tokens": num_draft_tokens, "max_new_tokens": max_new_tokens, "seed": seed}
-    return watched.rollouts({**known, "num_prompts": len(prompts), "draft_s": seconds, **(meta or {})})
+    return watched.rollouts({**known, "num_prompts": len(prompts), **(meta or {})})
 
 
 @dataclass
