@@ -39,7 +39,10 @@ def leaderboard_rows(frozen: Frozen) -> pd.DataFrame:
     `column` = a subset, another task, or overall. A `board` holds one set of conditions (length of the answers, ...) a
     column: the first of a machine those of most of its runs.
     """
-    chosen = _timed(frozen)
+    return _rows(frozen, _timed(frozen))
+
+
+def _rows(frozen: Frozen, chosen: pd.DataFrame) -> pd.DataFrame:
     known = chosen["task"].astype(str).str.removesuffix("_mini").isin([*_CORE, _WHOLE])
     chosen = chosen[known]
     chosen = chosen.assign(source=["spec_bench" if task == _WHOLE else "tasks" for task in chosen["task"]])
@@ -119,7 +122,8 @@ def _cells(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, Any]]:
 
 def leaderboard_table(frozen: Frozen, published: pd.DataFrame) -> Table:
     """Ours by model, fastest first, then Spec-Bench's boards of Vicuna-7B; columns = subsets, mat, overall."""
-    rows = leaderboard_rows(frozen)
+    timed = _timed(frozen)
+    rows = _rows(frozen, timed)
     columns = [*SUBSETS, *sorted(set(rows["column"]) - {*SUBSETS, OVERALL})]
     theirs = published[(published["paper"] == "spec_bench") & (published["model"] == "Vicuna-7B-v1.3")]
     cells = [row for _, board in rows.groupby(_GROUP, sort=False) for row in _our_rows(board, columns)]
@@ -129,13 +133,12 @@ def leaderboard_table(frozen: Frozen, published: pd.DataFrame) -> Table:
         "Leaderboard: speedup over AR by subset",
         ("source", "n", "new tokens", "method", *columns, "mat", "overall"),
         tuple(cells),
-        (RULE.replace("of a row", "of a column of one source"), MARKS, _COUNT, _THEIRS, *_rankings(frozen, theirs)),
+        (RULE.replace("of a row", "of a column of one source"), MARKS, _COUNT, _THEIRS, *_rankings(timed, theirs)),
     )
 
 
-def _rankings(frozen: Frozen, theirs: pd.DataFrame) -> list[str]:
+def _rankings(ours: pd.DataFrame, theirs: pd.DataFrame) -> list[str]:
     """Where the order of a published board, over all its subsets, is not that of our runs on the same questions."""
-    ours = _timed(frozen)
     overall = theirs[theirs["task"] == OVERALL].assign(task=_WHOLE)
     named = overall.assign(model=overall["model"] + ", " + overall["setting"].map(_hardware))
     return ranking_notes(ours[ours["task"] == _WHOLE], named, sorted(ours["arm"].unique()))

@@ -133,9 +133,7 @@ def look_of(key: str) -> Look:
         found = replace(stop, name=stop.name if base == "sps" else f"{found.name}, {stop.name}")
     if not source:
         return found
-    fill: Fill = (
-        "none" if source == _OFFICIAL.strip("_") else "left"
-    )  # of the paper's own code, or of another code base
+    fill: Fill = "left" if ", " in source else "none"  # as another code base has it, or as its own does
     return replace(found, name=f"{found.name} ({source})", line=_LONG, fill=fill)
 
 

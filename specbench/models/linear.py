@@ -132,8 +132,8 @@ def _exact_half_scale(weight: Tensor) -> float:
 def _few_float32_rows(x: Tensor, weight: Tensor) -> bool:
     rows = x.numel() // x.shape[-1]
     both_float32 = x.dtype == weight.dtype == torch.float32
-    on_cpu = x.device.type == "cpu" and not _has_avx512()
-    return both_float32 and on_cpu and rows <= _FEW_ROWS and not _needs_grad(x, weight)
+    slow_cpu = x.device.type == "cpu" and not _has_avx512()
+    return both_float32 and slow_cpu and rows <= _FEW_ROWS and not _needs_grad(x, weight)
 
 
 @functools.cache
