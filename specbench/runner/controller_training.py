@@ -110,6 +110,8 @@ def measured_costs(config: RunConfig, session: Session, controllers: Sequence[Co
     for answer in range(1 + _TIMED_ANSWERS):
         for controller, steps in zip(controllers, found, strict=True):
             drafter.controller = controller
+            if config.method.scope == "sample":  # or its phrases would know the answer from the time before
+                generator.reset()
             answered = generator.generate(prompt, max_new_tokens=config.answer_tokens, seed=config.seed)
             if answer > 0:  # the first one warms up
                 steps += [step for step in answered.steps or () if step.num_draft_tokens]
