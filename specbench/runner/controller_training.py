@@ -33,6 +33,7 @@ from specbench.types import ConfigError, ModelError, StepRecord
 KINDS = ("tuned", "scalars", "specdecpp")
 _TIMED_TURN = "Describe how a river becomes a canyon, step by step."
 _TIMED_ANSWERS = 3
+_TIMED_TOKENS = 6  # of a draft: about what pays. A longer one repeats itself, which makes phrases cheap
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 # (tokens of one draft from some token on, first row and last row) -> the rule's score after each of them
@@ -86,12 +87,12 @@ def _any_length(config: RunConfig) -> Any:
 
 def train(kind: str, config: RunConfig, session: Session, data: Rollouts, **options: Any) -> Artefact:
     """The artefact of one kind for what the session runs; lengths and thresholds are chosen for its costs."""
-    key, longest = artefact_key(config.method, session.parts), int(data.index.max())
+    key, timed = artefact_key(config.method, session.parts), timed_tokens(data)
     if kind == "tuned":
-        return _tuned(key, data, *measured_costs(config, session, [FixedLength(longest)]))
+        return _tuned(key, data, *measured_costs(config, session, [FixedLength(timed)]))
     fit_options = FitOptions(epochs=20) if kind == "scalars" else FitOptions(reject_weight=6.0)
     fitted = (fit_scalars if kind == "scalars" else fit_specdecpp)(data, key, options=fit_options, **options)
-    (costs,) = measured_costs(config, session, [_asked_of_all(fitted, longest)])
+    (costs,) = measured_costs(config, session, [_asked_of_all(fitted, timed)])
     return _with_threshold(fitted, data, held_out_prompts(data.prompt, fit_options), costs)
 
 
@@ -125,14 +126,19 @@ def measured_costs(config: RunConfig, session: Session, controllers: Sequence[Co
     return [Costs(draft_s, session.curve.times(slower)) for draft_s in drafting]
 
 
+def timed_tokens(data: Rollouts) -> int:
+    """The tokens of a draft in which costs are measured."""
+    return min(_TIMED_TOKENS, int(data.index.max()))
+
+
 def _over_stored(curve: VerifyCurve, step: StepRecord) -> float:
     """The time of a step's target pass over what the stored curve says of as many rows."""
     return step.verify_s / seconds(curve, 1 + step.num_tree_tokens + step.num_passengers)
 
 
-def _asked_of_all(fitted: Artefact, longest: int) -> Controller:
-    """The trained rule, which never stops before `longest` tokens."""
-    shared: dict[str, Any] = {"num_draft_tokens": longest, "threshold": 0.0}
+def _asked_of_all(fitted: Artefact, num_draft_tokens: int) -> Controller:
+    """The trained rule, which never stops before so many tokens."""
+    shared: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "threshold": 0.0}
     if fitted.kind == "scalars":
         return ScalarStop(head=scalar_head(fitted), **shared)
     return SpecDecPP(head=residual_head(fitted), state=str(fitted.key["state"]), **shared)

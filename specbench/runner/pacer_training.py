@@ -21,7 +21,7 @@ from specbench.controllers.quick_gate import beside_a_draft
 from specbench.hardware.profile import seconds
 from specbench.methods.build import artefact_key
 from specbench.models.artefact import Artefact
-from specbench.runner.controller_training import THRESHOLDS, measured_costs, traces
+from specbench.runner.controller_training import THRESHOLDS, measured_costs, timed_tokens, traces
 from specbench.runner.session import Session
 from specbench.training.gate import GATE_OPTIONS, draft_chances, fit_gate
 from specbench.training.heads import FitOptions, fit_scalars, held_out_prompts
@@ -48,17 +48,22 @@ def train_pacer(config: RunConfig, session: Session, data: Rollouts, options: Fi
     control = fit_scalars(data, key, options=dataclasses.replace(FitOptions(epochs=20), label=chosen.label))
     fitted = dataclasses.replace(fitted, card={**fitted.card, "scalars_only": control.card["scores"]})
     gate = stored_gate(fitted, drafting)
-    costs = gate_costs(config, session, gate, longest=int(data.index.max()))
+    costs = gate_costs(config, session, gate, tokens=timed_tokens(data))
     return tuned(fitted, gate, data, costs=costs, config=chosen, held=held_out_prompts(data.prompt, options))
 
 
-def gate_costs(config: RunConfig, session: Session, gate: Gate, *, longest: int) -> Costs:
-    """Of drafts of `longest` tokens, once without being asked and once with the gate asked after every block."""
-    size = min(_TIMED_BLOCK, longest)
-    live, never = beside_a_draft(gate, longest), BlockRule(0.0, 1.0)
-    asked = PacerStop(num_draft_tokens=longest, block_size=size, gate=live, rule=never)
-    alone, beside = measured_costs(config, session, [FixedLength(longest), asked])
-    return dataclasses.replace(alone, check=max(0.0, beside.draft - alone.draft) * size)
+def gate_costs(config: RunConfig, session: Session, gate: Gate, *, tokens: int) -> Costs:
+    """Of drafts of `tokens` tokens, without being asked and with the gate asked after every block.
+
+    Nobody is asked after the last block, which the cap ends; of a draft of one token no check is known (0).
+    """
+    size = min(_TIMED_BLOCK, max(1, tokens - 1))
+    live, never = beside_a_draft(gate, tokens), BlockRule(0.0, 1.0)
+    asked = PacerStop(num_draft_tokens=tokens, block_size=size, gate=live, rule=never)
+    alone, beside = measured_costs(config, session, [FixedLength(tokens), asked])
+    checks = -(-tokens // size) - 1
+    extra = max(0.0, beside.draft - alone.draft) * tokens
+    return dataclasses.replace(alone, check=extra / checks if checks else 0.0)
 
 
 def pacer_of(config: RunConfig) -> PacerConfig:

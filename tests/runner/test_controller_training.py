@@ -16,6 +16,7 @@ import torch
 from specbench.analysis.replay import Fixed, replay
 from specbench.config import RunConfig
 from specbench.controllers.fixed import FixedLength
+from specbench.decoding.loop import SpeculativeDecoding
 from specbench.hardware.profile import seconds
 from specbench.methods import chain
 from specbench.models.artefact import load_artefact
@@ -122,6 +123,27 @@ def test_a_stored_curve_of_another_hour_gives_its_shape_only(
     assert found.verify == other.verify
     for rows in (1, 6):
         assert 0.05 < seconds(found.verify, rows) / seconds(now, rows) < 20  # another test may be running
+
+
+def test_costs_are_those_of_a_drafter_that_has_not_seen_the_answer(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same question is answered again and again, and phrases learnt from its answer would make drafting cheap."""
+    known: list[int] = []
+    generate = SpeculativeDecoding.generate
+
+    def noted(self: Any, *given: Any, **more: Any) -> Any:
+        known.append(len(self.drafter.model.engine.pool))
+        return generate(self, *given, **more)
+
+    monkeypatch.setattr(SpeculativeDecoding, "generate", noted)
+    for scope, empty in (("sample", True), ("run", False)):
+        known.clear()
+        words = ("method=ouroboros", f"method.scope={scope}", "sampling.max_new_tokens=24")
+        config = tiny_config(words, tmp_path, cache)
+        measured_costs(config, Session(config), [FixedLength(3)])
+        assert len(known) > 1
+        assert (not any(known)) is empty
 
 
 def test_a_method_that_drafts_nothing_has_no_costs(config: RunConfig, session: Session) -> None:

@@ -86,7 +86,8 @@ def test_asking_costs_what_it_takes_in_the_running_decoder(
         return chances(self, block)
 
     monkeypatch.setattr(QuickGate, "chances", slow)
-    assert 0.03 < gate_costs(config, session, gate, longest=8).check < 0.5
+    assert 0.04 < gate_costs(config, session, gate, tokens=8).check < 0.5
+    assert gate_costs(config, session, gate, tokens=1).check == 0.0
 
 
 def assert_replays_are_runs(session: Session, part: Artefact, data: Rollouts, prompts: list[list[int]]) -> None:
