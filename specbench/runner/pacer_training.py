@@ -61,7 +61,7 @@ def gate_costs(config: RunConfig, session: Session, gate: Gate, *, tokens: int) 
     live, never = beside_a_draft(gate, tokens), BlockRule(0.0, 1.0)
     asked = PacerStop(num_draft_tokens=tokens, block_size=size, gate=live, rule=never)
     alone, beside = measured_costs(config, session, [FixedLength(tokens), asked])
-    checks = -(-tokens // size) - 1
+    checks = (tokens - 1) // size
     extra = max(0.0, beside.draft - alone.draft) * tokens
     return dataclasses.replace(alone, check=extra / checks if checks else 0.0)
 
